@@ -29,7 +29,7 @@ NODE_VERBS: Final = frozenset(
 )
 LOOKUPD_VERBS: Final = frozenset(
     (
-        *("kill", "power cut", "stop", "start", "suspend", "refuse", "answers", "partition", "raw"),
+        *("kill", "power cut", "stop", "start", "suspend", "refuse", "unanswered", "answers", "partition", "raw"),
         *("make topic", "make channel", "delete topic", "delete channel", "tombstone topic"),
     )
 )
@@ -42,11 +42,11 @@ PLAYER_VERBS: Final = {
             *("pause", "resume", "leave", "disconnect", "confirm"),
         )
     ),
-    "raw": frozenset(("send",)),
+    "raw": frozenset(("send", "pipeline")),
     "partition": frozenset(("attempt", "kill", "stall")),
     "foreign": frozenset(("send", "close")),
 }
-LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "fault", "inject"))
+LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "unanswered", "fault", "inject"))
 KINDS: Final = tuple(PLAYER_VERBS)
 
 

@@ -17,9 +17,10 @@ from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError, ProtocolError
 from tests.simulation.broken import Broken
-from tests.simulation.driver.history import name_of
+from tests.simulation.driver.giving_up import Failure, GivingUp
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
+from tests.simulation.driver.outcomes import Outcomes
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.tally import ConsumerTally
 
@@ -35,12 +36,14 @@ LONG: Final = 5.0
 ENOUGH: Final = 0.5
 """Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
 LEAVE_SLACK: Final = 1.0
+AT_ONCE: Final = 0.6
+"""Seconds in which a consumer without handlers closes: nsqd may keep CLOSE_WAIT for 0.25 s."""
 LATENCY_MAX: Final = 0.01
 HTTP_PORT: Final = 4151
 
 
-class Failure(Exception):
-    """The error of a handler."""
+class Kept(Exception):
+    """The program gives no answer to a message."""
 
 
 class ConsumerPlayer:
@@ -48,24 +51,28 @@ class ConsumerPlayer:
 
     Attributes:
         consumer: the present one; None between two lives.
+        topic: that it consumes.
+        lookupds: those that it asks, every ``poll_interval`` seconds.
     """
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         own = {"kind", "nodes", "lookupds", "topic", "channel", "mode", "fates", "run", "batch", "confirms"}
-        own |= {"giving_up", "hook_fails", "thread_us"}
+        own |= {"giving_up", "hook_fails", "thread_us", "dead_letters"}
         self.name = name
         self.consumer: Consumer | None = None
         self._world = world
         self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
-        self._lookupds = list(options.get("lookupds", ()))
-        self._topic: str = options["topic"]
+        self.lookupds = list(options.get("lookupds", ()))
+        self.topic: str = options["topic"]
+        self.poll_interval: float = options.get("lookupd_poll_interval", 60.0)
         self._channel: str = options["channel"]
         self._mode: str = options.get("mode", "run")
         self._fates: list[str] = options.get("fates", ["finish"])
         self._run: dict[str, Any] = dict(options.get("run", {}))
         self._batch: dict[str, Any] = dict(options.get("batch", {}))
         self._confirms: bool = options.get("confirms", False)
-        self._giving_up: str = options.get("giving_up", "async")
+        self._outcomes = Outcomes(world, name)
+        self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:
             world.threads.lasting[name] = (0.0, options["thread_us"] / 1e6)
@@ -86,17 +93,18 @@ class ConsumerPlayer:
         while not self._world.is_over:
             self._life += 1
             self._leave, self._how = anyio.Event(), {}
-            await self._live()
+            async with self._giving_up.opened():
+                await self._live()
             with anyio.move_on_after(self._how.get("for_us", 0) / 1e6):
                 await self._world.healed.wait()
 
     async def _live(self) -> None:
         world = self._world
         consumer = Consumer(
-            self._topic,
+            self.topic,
             self._channel,
             nsqd_tcp_addresses=[f"{node}:4150" for node in self._nodes],
-            lookupd_http_addresses=[f"{lookupd}:4161" for lookupd in self._lookupds],
+            lookupd_http_addresses=[f"{lookupd}:4161" for lookupd in self.lookupds],
             clock=make_clock(),
             random=Random(f"{world.plan.seed}/{self.name}/{self._life}"),
             on_connection=self._on_connection,
@@ -128,6 +136,7 @@ class ConsumerPlayer:
         limit = consumer.options.close_timeout + 2 * min(consumer.options.close_timeout, 5.0) + LEAVE_SLACK
         if world.loop.time() - begun > limit:
             raise Broken(30, f"{self.name} took {world.loop.time() - begun:.3f} seconds to close")
+        self._check_at_once(world.loop.time() - begun, entered)
         for message in self._answered_later:
             message.finish()  # its connection has ended, so this does nothing
         self._answered_later.clear()
@@ -136,6 +145,13 @@ class ConsumerPlayer:
         tally.check(left)
         if not left.timed_out:  # a broker may find later than its client that a message has timed out
             await self._check_drained(entered)
+
+    def _check_at_once(self, seconds: float, since: float) -> None:
+        """Check that a consumer without handlers has not waited for answers: what it holds is requeued."""
+        is_cancelled = self._how.get("how") == "cancel" and self._mode != "threads"
+        is_calm = not self._world.has_link_faults and self._world.history.is_calm(self._world.nodes, since)
+        if seconds > AT_ONCE and is_calm and (is_cancelled or self._mode in {"iterate", "batches"}):
+            raise Broken(30, f"{self.name}, which has no handler, took {seconds:.3f} seconds to close")
 
     def _reach_at_leave(self, consumer: Consumer) -> None:
         stats = consumer.stats()
@@ -153,7 +169,7 @@ class ConsumerPlayer:
         """Check that the channel has all messages that were not finished, where no fault could prevent it."""
         world = self._world
         await pass_time(LATENCY_MAX)
-        nodes = [node for node in world.nodes if world.nodes[node].held(self._topic, self._channel)]
+        nodes = [node for node in world.nodes if world.nodes[node].held(self.topic, self._channel)]
         if nodes and not world.has_link_faults and world.history.is_calm(nodes, since):
             raise Broken(18, f"messages are in flight at {nodes} after {self.name} has closed")
 
@@ -162,7 +178,7 @@ class ConsumerPlayer:
         if self.consumer is None:
             return False
         connected = {stats.address for stats in self.consumer.stats().connections if stats.connected}
-        return connected >= {f"{node}:4150" for node in (self._world.nodes if self._lookupds else self._nodes)}
+        return connected >= {f"{node}:4150" for node in (self._world.nodes if self.lookupds else self._nodes)}
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -172,7 +188,7 @@ class ConsumerPlayer:
         if consumer is None:
             return
         match step.verb:
-            case "leave":
+            case "leave" if not self._leave.is_set():
                 self._how = step.values
                 self._leave.set()
             case "pause":
@@ -194,14 +210,14 @@ class ConsumerPlayer:
         """Take the first nsqd, or the first nsqlookupd, away; handlers have ``close_timeout`` then, as at a stop."""
         self._world.history.trouble(self._world.nodes, self._world.loop.time())
         with suppress(OptionError):  # it is away already
-            if self._lookupds:
-                consumer.disconnect_from_lookupd(f"{self._lookupds[0]}:4161")
+            if self.lookupds:
+                consumer.disconnect_from_lookupd(f"{self.lookupds[0]}:4161")
             elif self._nodes:
                 consumer.disconnect_from_nsqd(f"{self._nodes[0]}:4150")
 
     def _connect(self, consumer: Consumer) -> None:
         with suppress(ProtocolError):  # it has ended because of a wrong address
-            for lookupd in self._lookupds:
+            for lookupd in self.lookupds:
                 consumer.connect_to_lookupd(f"{lookupd}:4161")
             for node in self._nodes:
                 consumer.connect_to_nsqd(f"{node}:4150")
@@ -223,6 +239,11 @@ class ConsumerPlayer:
         self._tally.limit(max_in_flight)
         consumer.change_max_in_flight(max_in_flight)
 
+    def in_flight(self) -> list[str]:
+        """Return a line if messages count as in flight."""
+        count = 0 if self.consumer is None else self.consumer.stats().in_flight
+        return [f"{count} are in flight in {self.name}"] if count else []
+
     def without_rdy(self, since: float) -> list[str]:
         """Return a line for each connection that has had no RDY since a time."""
         return [] if self._tally is None or self.consumer is None else self._tally.without_rdy(since)
@@ -243,7 +264,7 @@ class ConsumerPlayer:
         run = {**self._run}
         if run.pop("lanes", 0):
             run["key"] = self._key if run.pop("key_fails", False) else self._lane
-        giving_up = self._give_up if self._giving_up == "plain" else self._give_up_later
+        giving_up = self._giving_up.policy
         match self._mode:
             case "iterate":
                 async for message in consumer:
@@ -287,7 +308,7 @@ class ConsumerPlayer:
             confirmation = await consumer.finish_confirmed(batch)
         except anyio.get_cancelled_exc_class():  # the FINs were sent
             for name, _ in names.values():
-                self._world.history.done(self._topic, self._channel, name)
+                self._world.history.done(self.topic, self._channel, name)
             raise
         finally:
             self.confirming_count -= 1
@@ -295,20 +316,22 @@ class ConsumerPlayer:
             if message in confirmation.failed:
                 self._world.reached.add("not confirmed")
                 continue
-            self._world.history.done(self._topic, self._channel, name)
+            self._world.history.done(self.topic, self._channel, name)
             is_known = message not in confirmation.unknown
             self._world.reached.add("confirmed" if is_known else "perhaps confirmed")
             if is_known:
                 key = (message.nsqd_address.partition(":")[0], message.id)
-                self._world.history.finish(self._topic, self._channel, name, key, self._world.loop.time())
+                self._world.history.finish(self.topic, self._channel, name, key, self._world.loop.time())
 
     async def _answer(self, message: Message) -> None:
-        """Handle a message where the program itself answers."""
+        """Handle a message where the program itself answers, or does not."""
         try:
             await self._handle(message)
         except Failure:
             if not message.is_answered:
                 message.requeue(0.1)
+            return
+        except Kept:
             return
         if not message.is_answered:
             self._record_finish(message)
@@ -326,7 +349,7 @@ class ConsumerPlayer:
         world = self._world
         node = message.nsqd_address.partition(":")[0]
         try:
-            name = world.history.deliver(self._topic, self._channel, node, message.id, message.body, message.attempts)
+            name = world.history.deliver(self.topic, self._channel, node, message.id, message.body, message.attempts)
         except Broken as broken:
             raise world.failed(broken) from None
         if message.attempts == 3:
@@ -335,6 +358,8 @@ class ConsumerPlayer:
         if not world.healed.is_set():
             fate = Random(f"{world.plan.seed}/{self.name}/{name}/{message.attempts}").choice(self._fates)
         world.note("%s: %s attempt %d: %s", self.name, name, message.attempts, fate)
+        if self._mode in {"run", "plain", "iterate"}:  # the others may wait after they have taken it
+            self._outcomes.begin(message)
         return name, fate
 
     @contextmanager
@@ -352,10 +377,15 @@ class ConsumerPlayer:
                 )
         try:
             yield
+        except BaseException:
+            if self._mode in {"run", "plain"}:
+                self._outcomes.fail(message)
+            raise
         finally:
             for key in keys:
                 self._active[key] -= 1
-            self._world.note("%s: a handler of %s has ended", self.name, name_of(message.body))
+            name = self._world.history.name(self.topic, message.body)
+            self._world.note("%s: a handler of %s has ended", self.name, name)
 
     async def _handle(self, message: Message) -> None:
         name, fate = self._begin(message)
@@ -369,7 +399,7 @@ class ConsumerPlayer:
                 raise
         if fate in {"slow", "hang"} and self._run.get("auto_touch"):
             self._check_held(message, name, begun)
-        self._world.history.done(self._topic, self._channel, name)
+        self._world.history.done(self.topic, self._channel, name)
 
     def _check_held(self, message: Message, name: str, begun: float) -> None:
         """Check that a message has not timed out, as it was touched."""
@@ -387,6 +417,8 @@ class ConsumerPlayer:
             case "raise":
                 await anyio.lowlevel.checkpoint()
                 raise Failure(name)
+            case "keep":
+                raise Kept
             case "touch":
                 for _ in range(3):
                     await self._pause(SLOW)
@@ -424,7 +456,7 @@ class ConsumerPlayer:
             name = message.body.decode().rsplit(".", 1)[0] if message.body.count(b".") == 2 else ""
             if name:
                 now = self._world.loop.time()
-                self._world.history.finish(self._topic, self._channel, name, (node, message.id), now)
+                self._world.history.finish(self.topic, self._channel, name, (node, message.id), now)
 
     def _handle_in_thread(self, message: Any) -> None:
         name, fate = self._begin(message)
@@ -434,7 +466,7 @@ class ConsumerPlayer:
             message.finish()
         elif fate == "requeue" and not message.is_answered:
             message.requeue(SLOW)
-        self._world.history.done(self._topic, self._channel, name)
+        self._world.history.done(self.topic, self._channel, name)
 
     def _handle_plainly(self, message: Message) -> Any:
         name, fate = self._begin(message)
@@ -445,28 +477,24 @@ class ConsumerPlayer:
                 return (each for each in [message])
             if fate == "finish twice":
                 self._answer_twice(message)
-        self._world.history.done(self._topic, self._channel, name)
+        self._world.history.done(self.topic, self._channel, name)
         return None
 
     async def _handle_batch(self, messages: list[Message]) -> None:
         begun = [self._begin(message) for message in messages]
-        for _, fate in begun[:1]:
-            if fate == "raise":
-                raise Failure(fate)
-            await (pass_time(LONG) if fate == "hang" else self._pause(SLOW if fate == "slow" else 0.0))
+        try:
+            for _, fate in begun[:1]:
+                if fate == "raise":
+                    raise Failure(fate)
+                await (pass_time(LONG) if fate == "hang" else self._pause(SLOW if fate == "slow" else 0.0))
+        except BaseException:
+            for message in messages:
+                self._outcomes.fail(message)
+            raise
         for name, _ in begun:
-            self._world.history.done(self._topic, self._channel, name)
+            self._world.history.done(self.topic, self._channel, name)
 
-    async def _give_up_later(self, message: Message) -> None:
-        await anyio.lowlevel.checkpoint()
-        self._give_up(message)
-
-    def _give_up(self, message: Message) -> None:
-        if self._giving_up == "raise" and message.attempts == self._options.get("max_attempts"):
-            self._world.reached.add("giving_up raises")
-            raise Failure("it cannot be given up")
-        self._world.reached.add("raises at its last attempt")
-        name = message.body.split(b".")
-        self._world.history.done(self._topic, self._channel, b".".join(name[:2]).decode())
+    def _on_given_up(self, name: str) -> None:
+        self._world.history.done(self.topic, self._channel, name)
         assert self._tally is not None
         self._tally.given_up += 1

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation import knobs
+from tests.simulation.driver import draw_rare
 from tests.simulation.driver.ailments import ailments
 from tests.simulation.driver.raw import COMMANDS, MAGICS
 from tests.simulation.plan import Plan, Step
@@ -61,6 +62,11 @@ class _Drawing:
         if not self._haven and self._random("late topics").random() < 0.12:
             self._late = list(LATE_TOPICS)
             self._topics = {topic: ["a"] for topic in ("t", *LATE_TOPICS)}
+        random = self._random("rare")
+        rare = _swarm(random, draw_rare.FEATURES, none=False)
+        self._features |= {name for name in rare if random.random() < draw_rare.SHARES.get(name, 1.0)}
+        if self._faults and self._some(random):
+            self._faults.add("unanswered")
 
     def _draw_haven(self, random: Random) -> str:
         """Return the one of three nodes that has no fault, in some worlds, while the others have many; else nothing."""
@@ -84,19 +90,32 @@ class _Drawing:
             steps += self._node_steps(node) if not self._haven else self._ailments(node, options, list(players))
         for lookupd in self._lookupds:
             steps += self._lookupd_steps(lookupd)
-        for name, player in players.items():
-            for node in () if self._haven else player["nodes"] or nodes:
-                steps += self._link_steps(name, node)
+        links = [(name, node) for name, player in players.items() for node in player["nodes"] or nodes]
+        links *= not self._haven
+        for name, node in links:
+            steps += self._link_steps(name, node)
+        if "unanswered" in self._faults:
+            who = [*self._lookupds, *(f"{name}/{node}" for name, node in links)]
+            steps += draw_rare.unanswered(self._random("unanswered"), who, self._duration_us)
         random = self._random("loop")
-        world_options = {
+        dead = [player["dead_letters"]["topic"] for player in players.values() if "dead_letters" in player]
+        world_options: dict[str, Any] = {
             "size": "driver",
-            "topics": self._topics,
+            "topics": self._topics | {topic: ["a"] for topic in dead},
             "backend": random.choice(("asyncio", "asyncio", "trio")),
             "order": random.choice(("shuffled", "shuffled", "in order")),
             "knobs": knobs.draw(self._random("knobs")),
             **({"late": self._late} if self._late else {}),
         }
-        lookupds: dict[str, dict[str, Any]] = {lookupd: {} for lookupd in self._lookupds}
+        of_lookupds: dict[str, Any] = {}
+        random = self._random("rare loop")
+        if "relisting" in self._features and self._lookupds:
+            relisting = draw_rare.relisting(random, self._lookupds, list(nodes), self._duration_us)
+            world_options["relisting"], of_lookupds = relisting[:2]
+            steps += relisting[2]
+        if "pipeline" in self._features and self._some(random, 0.7):
+            world_options["knobs"] = {**world_options["knobs"], "OUTBOX_SIZE_MAX": random.choice((300, 2_000))}
+        lookupds = dict.fromkeys(self._lookupds, of_lookupds)
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
         return Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)
 
@@ -206,13 +225,19 @@ class _Drawing:
             yield "http-1", {"kind": "http producer", "nodes": nodes, **options}
         if "raw" in self._features:
             yield "raw-1", {"kind": "raw", "nodes": nodes}
+        if "pipeline" in self._features:
+            yield "pipeline-1", {"kind": "raw", "nodes": nodes}
         number = 0
         for topic, channels in self._topics.items():
             if topic in self._late and (self._lookupds or self._some(self._random(f"{topic}/consumer"), 0.7)):
                 continue  # one comes at the end
             for channel in channels:
                 number += 1
-                yield f"consumer-{number}", self._consumer(f"consumer-{number}", nodes, topic, channel)
+                name = f"consumer-{number}"
+                player = self._consumer(name, nodes, topic, channel)
+                random = self._random(f"{name}/more")
+                more, fates = draw_rare.consumer_options(random, self._features, player, f"dead-{number}")
+                yield name, player | more | {"fates": player["fates"] + fates}
 
     def _producer(self, name: str, nodes: list[str]) -> dict[str, Any]:
         random = self._random(name)
@@ -315,6 +340,9 @@ class _Drawing:
         random = self._random(f"{name}/steps")
         if player["kind"] == "consumer":
             yield from self._consumer_steps(name, random)
+            return
+        if name == "pipeline-1":
+            yield from draw_rare.pipelines(random, name, self._duration_us)
             return
         if player["kind"] == "raw":
             yield from self._raw_steps(name, random)

@@ -108,12 +108,14 @@ class History:
 
     Attributes:
         time: returns the time.
+        readers: return the name of the message in a body, for topics with bodies that name the message of another one.
     """
 
     time: Callable[[], float]
 
     def __init__(self, channels: dict[str, list[str]]) -> None:
         self.channels = channels
+        self.readers: dict[str, Callable[[bytes], str]] = {}
         self.publishes: dict[str, Publish] = {}
         self.deliveries: dict[tuple[str, str, str], Delivery] = {}
         self.losses: dict[str, list[float]] = {}
@@ -171,13 +173,21 @@ class History:
 
     # ---- deliveries ----------------------------------------------------------------------------------------------
 
+    def name(self, topic: str, body: bytes) -> str:
+        """Return the name of a message.
+
+        Raises:
+            Broken: no client has published it.
+        """
+        return self.readers.get(topic, name_of)(body)
+
     def deliver(self, topic: str, channel: str, node: str, message_id: bytes, body: bytes, attempts: int) -> str:
         """Record a delivery; return the name of the message.
 
         Raises:
             Broken: it is not allowed.
         """
-        name = name_of(body)
+        name = self.name(topic, body)
         publish = self.publishes.get(name)
         if publish is None or publish.topic != topic or node not in publish.nodes:
             raise Broken(3, f"{name} was delivered from {topic} of {node}")
@@ -213,8 +223,8 @@ class History:
         return any(time >= since for time in times.get(node, ()))
 
     def done(self, topic: str, channel: str, name: str) -> None:
-        """Record that a handler is done with a message, or that it was given up."""
-        self.deliveries[topic, channel, name].done = True
+        """Record that a handler is done with a message, or that it was given up, perhaps without a handler."""
+        self.deliveries.setdefault((topic, channel, name), Delivery()).done = True
 
     def finish(self, topic: str, channel: str, name: str, key: tuple[str, bytes], time: float) -> None:
         """Record that a message was finished in time, on a connection without trouble."""

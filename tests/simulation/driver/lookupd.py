@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class Lookupd:
     """One nsqlookupd."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         self.name = name
+        self._options = options
+        self._nsqlookupd: Nsqlookupd | None = None
         self._world = world
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
@@ -39,11 +41,14 @@ class Lookupd:
         HOST.set(self.name)
         await before.wait()
         options = LookupdOptions(
-            tcp_address=f"{self.name}:4160", http_address=f"{self.name}:4161", broadcast_address=self.name
+            tcp_address=f"{self.name}:4160",
+            http_address=f"{self.name}:4161",
+            broadcast_address=self.name,
+            **self._options,
         )
         try:
             with scope:
-                async with Nsqlookupd(options, clock=make_clock()):
+                async with Nsqlookupd(options, clock=make_clock()) as self._nsqlookupd:
                     self._world.note("%s runs", self.name)
                     await anyio.sleep_forever()
         finally:
@@ -55,6 +60,8 @@ class Lookupd:
             self.start()
         elif step.verb in {"kill", "stop"} and self._is_wanted:
             self.end(is_killed=step.verb == "kill")
+        elif step.verb == "tombstone topic":
+            self.hide(step.values["nodes"])
 
     def end(self, *, is_killed: bool = False) -> None:
         """End, and forget all registrations."""
@@ -62,3 +69,21 @@ class Lookupd:
         if is_killed:
             self._world.network.drop_host(self.name)
         self._scope.cancel()
+
+    def hide(self, nodes: list[str]) -> None:
+        """List none of the nodes for any topic until the tombstones expire."""
+        if self._nsqlookupd is not None and self._is_wanted:
+            now_ns = self._nsqlookupd.clock.now_ns()
+            for topic in self._nsqlookupd.registry.topics():
+                for node in nodes:
+                    self._nsqlookupd.registry.tombstone(topic, f"{node}:4151", now_ns)
+
+    def listed(self, topic: str) -> set[str]:
+        """Return the addresses that it lists for a topic."""
+        if self._nsqlookupd is None:
+            return set()
+        now_ns = self._nsqlookupd.clock.now_ns()
+        return {
+            f"{peer.node.broadcast_address}:{peer.node.tcp_port}"
+            for peer in self._nsqlookupd.registry.producers(topic.encode(), now_ns)
+        }

@@ -10,6 +10,7 @@ calls the loop for everything that takes time, so it works on asyncio and on tri
     slow         pieces of a few bytes, each after a pause
     refuse       no host accepts a connection, for a while
     mute         connections are accepted, and nothing answers
+    unanswered   a connection that is begun has no answer for ``DIAL_MAX`` seconds, also after the end of all faults
     partition    as stall, between two sets of hosts; new connections wait
 """
 
@@ -33,6 +34,8 @@ HOST: Final[ContextVar[str]] = ContextVar("host")
 
 DELAYS: Final = (0.0002, 0.0005, 0.002)
 NSQD_PORT: Final = 4150
+DIAL_MAX: Final = 130.0
+"""Seconds after which the kernel of Linux gives up a connection that no host answers."""
 
 
 class Loop(Protocol):
@@ -94,6 +97,7 @@ class Network:
         self._randoms: dict[tuple[str, str], Random] = {}
         self._refused_until: dict[str, float] = {}
         self._mute_until: dict[tuple[str, str], float] = {}
+        self._unanswered_until: dict[tuple[str, str], float] = {}  # with "" for all clients
         self._slow: dict[frozenset[str], tuple[int, float]] = {}
         self._partitions: list[tuple[frozenset[str], frozenset[str], float]] = []
         self._port = 40_000
@@ -119,6 +123,9 @@ class Network:
         while (until := self._partitioned_until(client, host)) > loop.time():
             with anyio.move_on_after(until - loop.time()):
                 await self._healed.wait()
+        if any(self._unanswered_until.get((each, host), 0.0) > loop.time() for each in (client, "")):
+            await pass_time(DIAL_MAX)
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         listener = self._listeners.get((host, port))
         if listener is None or self._refused_until.get(host, 0.0) > loop.time():
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -198,6 +205,10 @@ class Network:
     def mute(self, client: str, host: str, until: float) -> None:
         self._mute_until[client, host] = until
 
+    def unanswered(self, client: str, host: str, until: float) -> None:
+        """Have no new connection answered; ``client`` is empty for all."""
+        self._unanswered_until[client, host] = until
+
     def partition(self, some: frozenset[str], others: frozenset[str], until: float) -> None:
         self._partitions.append((some, others, until))
         for connection in self.connections:
@@ -226,6 +237,7 @@ class Network:
         """End all faults; connections that are half-open stay so."""
         self._refused_until.clear()
         self._mute_until.clear()
+        self._unanswered_until.clear()
         self._slow.clear()
         self._partitions.clear()
         self._healed.set()

@@ -13,6 +13,7 @@ import anyio
 from anyio import BrokenResourceError, EndOfStream
 
 from tests.simulation.driver.network import HOST
+from tests.simulation.driver.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from tests.simulation.driver.world import World
@@ -58,6 +59,7 @@ class RawPlayer:
         self.is_running = False
         self._world = world
         self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self._pipelines: list[Pipeline] = []
 
     async def run(self) -> None:
         """Play; return when the world has ended."""
@@ -67,6 +69,21 @@ class RawPlayer:
         """Do one step of the plan; one that does not apply does nothing."""
         if step.verb == "send" and self._nodes:
             self._world.tasks.start_soon(self._send, step.values)
+        elif step.verb == "pipeline" and self._nodes:
+            self._world.tasks.start_soon(self._pipeline, step.values)
+        elif step.verb == "leave":
+            for pipeline in self._pipelines:
+                pipeline.cancel()
+
+    async def _pipeline(self, values: dict[str, Any]) -> None:
+        HOST.set(self.name)
+        node = self._nodes[values.get("which", 0) % len(self._nodes)]
+        self._pipelines.append(pipeline := Pipeline(self._world, node, values))
+        await pipeline.run()
+
+    def unanswered(self) -> list[str]:
+        """Return a line for each pipeline without an answer to each of its commands."""
+        return [line for pipeline in self._pipelines for line in pipeline.left()]
 
     async def _send(self, values: dict[str, Any]) -> None:
         HOST.set(self.name)

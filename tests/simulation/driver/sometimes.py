@@ -25,6 +25,8 @@ SOMETIMES: Final = {
     "cancelled by a stop": "a handler was cancelled because its consumer was stopped",
     "raises at its last attempt": "giving_up was called with a message",
     "giving_up raises": "giving_up raised, and the message was requeued",
+    "dead letter": "a dead letter was acknowledged",
+    "no dead letter": "the publish of a dead letter failed, and its message was requeued",
     "third attempt": "a message was handled for the third time",
     "confirmed": "a broker confirmed the FIN of a message",
     "not confirmed": "a broker refused the FIN of a message, or it was not sent",

@@ -73,7 +73,9 @@ def test_plan_of_a_driver_world_is_checked_and_replays_from_its_document():
 def test_all_faults_loops_and_orders_occur():
     plans = [draw(seed) for seed in range(200)]
     verbs = Counter(step.verb for plan in plans for step in plan.steps)
-    assert set(FAULTS) - {"clock"} <= verbs.keys()
+    assert set(FAULTS) - {"clock"} | {"unanswered", "pipeline", "tombstone topic"} <= verbs.keys()
+    assert any("dead_letters" in player for plan in plans for player in plan.players.values())
+    assert any("relisting" in plan.options for plan in plans)
     loops = Counter((plan.options["backend"], plan.options["order"]) for plan in plans)
     assert len(loops) == 4
 

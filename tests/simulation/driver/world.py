@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from tests.simulation.broken import Broken
 from tests.simulation.driver import asyncio_loop, trio_loop
 from tests.simulation.driver.consumers import ConsumerPlayer
+from tests.simulation.driver.dead_letters import SUFFIX
 from tests.simulation.driver.history import History
 from tests.simulation.driver.kept import unnamed
 from tests.simulation.driver.lookupd import Lookupd
@@ -25,6 +26,7 @@ from tests.simulation.driver.node import Broker
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
 from tests.simulation.driver.raw import RawPlayer
+from tests.simulation.driver.relisting import relist
 from tests.simulation.driver.seams import Threads, installed
 from tests.simulation.knobs import turned
 from tests.simulation.plan import Plan, Step
@@ -39,7 +41,7 @@ NAMES_MAX: Final = 5.0
 """Seconds in which a broker writes the names of topics and channels, also after a failure."""
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
-LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse"))
+LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 
 Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer
 KINDS: Final[dict[str, Callable[..., Player]]] = {
@@ -161,8 +163,8 @@ class World:
         HOST.set("world")
         with installed(self.network, self.threads):
             async with anyio.create_task_group() as self.tasks:
-                for name in plan.lookupds:
-                    self.lookupds[name] = Lookupd(self, name)
+                for name, options in plan.lookupds.items():
+                    self.lookupds[name] = Lookupd(self, name, options)
                 for number, (name, options) in enumerate(plan.nodes.items()):
                     self.nodes[name] = Broker(self, name, options, number + 1)
                 for lookupd in self.lookupds.values():
@@ -193,7 +195,9 @@ class World:
                 self.nodes[first].act(step)
         elif first in self.lookupds:
             self.history.trouble(self.nodes, self.loop.time())
-            if step.verb not in LINK_FAULTS:
+            if step.verb in LINK_FAULTS:
+                self._disturb_node(first, step)
+            else:
                 self.lookupds[first].act(step)
         elif first in self.players:
             self.players[first].act(step)
@@ -206,6 +210,8 @@ class World:
         until = now + values.get("for_us", 0) / 1e6
         self.history.trouble([node], now)
         self.harmed.add(node)
+        if "dead_letters" in self.plan.players.get(player, {}) and not player.endswith(SUFFIX):
+            self._disturb(player + SUFFIX, node, step)
         match step.verb:
             case "cut":
                 network.cut(player, node)
@@ -218,6 +224,9 @@ class World:
                 network.slow(player, node, values.get("size", 1), values.get("pause_us", 1000) / 1e6)
             case "mute":
                 network.mute(player, node, until)
+            case "unanswered":
+                network.unanswered(player, node, until)
+                network.cut(player, node)
 
     def _disturb_node(self, node: str, step: Step) -> None:
         now = self.loop.time()
@@ -226,6 +235,8 @@ class World:
         self.harmed.add(node)
         if step.verb == "refuse":
             self.network.refuse(node, until)
+        elif step.verb == "unanswered":
+            self.network.unanswered("", node, until)
         elif step.verb == "partition":
             others = frozenset((*self.nodes, *self.players)) - {node} - frozenset(step.values.get("with", ()))
             self.network.partition(frozenset((node, *step.values.get("with", ()))), others, until)
@@ -248,20 +259,22 @@ class World:
             if isinstance(player, ConsumerPlayer):
                 player.heal()
         self._add_sweepers()
-        await self._until(28, CONNECT_MAX, self._unconnected)
-        await self._until(11, CONNECT_MAX, self._unanswered)
+        await self.until(28, CONNECT_MAX, self._unconnected)
+        await self.until(11, CONNECT_MAX, self._unanswered)
         since = self.loop.time()
-        await self._until(27, SHARE_MAX, lambda: self._without_rdy(since))
-        await self._until(26, REST_MAX, self._unfinished)
-        await self._until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
+        await self.until(27, SHARE_MAX, lambda: self._without_rdy(since))
+        await self.until(26, REST_MAX, self._unfinished)
+        await self.until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
         self.history.check()
+        if "relisting" in self.plan.options:
+            await relist(self, self.plan.options["relisting"])
         self.note("── at rest")
         self.is_over = True
         for player in players:
             player.act(Step(0, "", "leave"))
         self.ended.set()
-        await self._until(30, 3 * CONNECT_MAX, self._unended)
-        await self._until(24, SILENCE_MAX, lambda: [line for node in self.nodes.values() for line in node.sessions()])
+        await self.until(30, 3 * CONNECT_MAX, self._unended)
+        await self.until(24, SILENCE_MAX, lambda: [line for node in self.nodes.values() for line in node.sessions()])
         for node in self.nodes.values():
             node.stop()
             await node.wait_ended()
@@ -279,7 +292,7 @@ class World:
                     self.players[name] = sweeper = ConsumerPlayer(self, name, options)
                     self.tasks.start_soon(sweeper.run)
 
-    async def _until(self, number: int, seconds: float, left: Callable[[], list[str]]) -> None:
+    async def until(self, number: int, seconds: float, left: Callable[[], list[str]]) -> None:
         """Wait until nothing is left.
 
         Raises:
@@ -296,7 +309,9 @@ class World:
 
     def _unanswered(self) -> list[str]:
         publishers = [each for each in self.players.values() if isinstance(each, ProducerPlayer | HTTPPlayer)]
-        return [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
+        lines = [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
+        raws = [each for each in self.players.values() if isinstance(each, RawPlayer)]
+        return lines + [line for raw in raws for line in raw.unanswered()]
 
     def _without_rdy(self, since: float) -> list[str]:
         consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
@@ -305,6 +320,7 @@ class World:
     def _unfinished(self) -> list[str]:
         consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
         waiting = [f"{each.name} waits for a confirmation" for each in consumers if each.confirming_count]
+        waiting += [line for each in consumers for line in each.in_flight()]
         return [line for node in self.nodes.values() for line in node.rest()] or waiting
 
     def _unended(self) -> list[str]:

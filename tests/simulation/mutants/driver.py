@@ -116,6 +116,47 @@ MUTANTS: Final = (
         breaks=(30,),
     ),
     Mutant(
+        "input that is left is forgotten when reading resumes",
+        "a client that sent many commands at once and read late waits for its answers until it sends another one",
+        "transport/pump.py",
+        """        if machine.has_input:
+            self._schedule_turn()
+        elif machine.ended or not machine.outbox_full:""",
+        """        if machine.ended or not machine.outbox_full:""",
+        500,
+        "driver",
+        breaks=(11,),
+    ),
+    Mutant(
+        "an nsqd that is listed again is not connected again",
+        "the messages of an nsqd that nsqlookupd dropped and listed again are not consumed after a lost connection",
+        "consumer/connections.py",
+        """            del self._present[address]
+            self._connect_wanted()""",
+        """            del self._present[address]""",
+        1_000,
+        "driver",
+        breaks=(21,),
+    ),
+    Mutant(
+        "a message is finished although its dead letter has failed",
+        "a message is lost if its dead letter cannot be published",
+        "consumer/handling.py",
+        """            self._subscription.requeue(message, None, backoff=True)
+        except BaseException:
+            self._subscription.requeue_now(message)
+            raise
+        else:""",
+        """            self._subscription.finish(message)
+        except BaseException:
+            self._subscription.requeue_now(message)
+            raise
+        else:""",
+        500,
+        "driver",
+        breaks=(1,),
+    ),
+    Mutant(
         "a client that is half-open is never dropped",
         "messages of a vanished client are stuck, and a broker keeps its session",
         "broker/core/session/heartbeat.py",

@@ -1,0 +1,80 @@
+"""Draws what a part of the driver worlds has beside ``draw.py``: dead letters, pipelines, and lists that change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.driver.relisting import LIFETIME_NS
+from tests.simulation.plan import Step
+
+FEATURES: Final = ("dead letters", "last attempts", "no answers", "pipeline", "relisting")
+SHARES: Final = {"dead letters": 0.35, "last attempts": 0.5, "pipeline": 0.25, "relisting": 0.4}
+"""The shares of the worlds with a feature that have it, for features that cost time."""
+ANSWERING: Final = frozenset(("iterate", "batches"))
+"""Modes in which the program answers itself."""
+
+
+def consumer_options(
+    random: Random, features: set[str], player: dict[str, Any], topic: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return more options of a consumer, and more fates of its messages; dead letters are published to ``topic``."""
+    if player["mode"] in ANSWERING:
+        return {}, ["keep"] * (random.choice((1, 3)) if "no answers" in features else 0)
+    options: dict[str, Any] = {}
+    if "last attempts" in features:
+        options["max_attempts"] = random.choice((1, 2, 2, 5))
+    if "dead letters" in features and random.random() < 0.7:
+        options["max_attempts"] = random.choice((1, 2, 2, 5))
+        options["dead_letters"] = {
+            "topic": topic,
+            "envelope": "large" not in features and random.random() < 0.5,
+            "publish_timeout": random.choice((0.05, 1.0)),
+            "connect_timeout": random.choice((0.05, 0.3)),
+            "publish_attempts": random.choice((1, 3)),
+            "heartbeat_interval": 1.0,
+            "read_timeout": 2.0,
+            "reconnect_delay_max": 0.5,
+        }
+    return options, ["raise"] * (random.choice((1, 2)) if options else 0)
+
+
+def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:
+    """Yield the steps of a client that sends many commands at once."""
+    for _ in range(random.choice((1, 2))):
+        values = {
+            "which": random.randrange(2),
+            "count": random.choice((5, 100, 200)),
+            "publish_every": random.choice((0, 1, 10)),
+            "after_us": random.choice((0, 3_000, 300_000)),
+        }
+        if values["publish_every"] == 1:
+            values["count"] = 20
+        yield Step(random.randint(1, duration_us), name, "pipeline", values)
+
+
+def unanswered(random: Random, who: Iterable[str], duration_us: int) -> Iterator[Step]:
+    """Yield the steps of hosts that do not answer a connection that is begun; those of a player are cut first."""
+    for each in who:
+        if random.random() < 0.4:
+            for_us = random.choice((10_000, 300_000, 3_000_000))
+            yield Step(random.randint(1, duration_us), each, "unanswered", {"for_us": for_us})
+
+
+def relisting(
+    random: Random, lookupds: list[str], nodes: list[str], duration_us: int
+) -> tuple[dict[str, Any], dict[str, Any], list[Step]]:
+    """Return the value of ``relisting`` in a plan, the options of the nsqlookupds, and the steps that hide brokers."""
+    hidden = dict.fromkeys(lookupds, nodes)
+    if random.random() < 0.3:
+        hidden = {lookupd: [node for node in nodes if random.random() < 0.5] for lookupd in lookupds}
+    cut = random.choice(("hidden", "listed again", "unreachable"))
+    phase = {"hidden": hidden, "cut": cut}
+    if cut == "hidden":  # until the end of the world
+        return phase, {}, []
+    steps = []
+    if random.random() < 0.5:
+        at_us = random.randint(1, duration_us)
+        steps = [Step(at_us, lookupd, "tombstone topic", {"nodes": nodes}) for lookupd in lookupds]
+    return phase, {"tombstone_lifetime_ns": LIFETIME_NS}, steps

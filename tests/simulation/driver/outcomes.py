@@ -1,0 +1,59 @@
+"""What becomes of the messages of a consumer's handlers: no handler begins one that was taken back, and each has its
+answer when its handler has failed, or when ``giving_up`` has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.broken import Broken
+from tests.simulation.driver.pace import pass_time
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.message import Message
+    from tests.simulation.driver.world import World
+
+ANSWER_MAX: Final = 0.1
+"""Seconds from the failure of a handler until its message certainly has an answer, or has timed out."""
+
+
+class Outcomes:
+    """The messages of one consumer whose handlers nsqkit calls."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._giving_up_count = 0
+
+    def begin(self, message: Message) -> None:
+        """Check that a message whose handler begins was not taken back."""
+        if message.is_answered:
+            text = (
+                f"a handler of {self._name} begins {message.body[:60]!r}, which was requeued, has timed out or is lost"
+            )
+            raise self._world.failed(Broken(5, text))
+
+    def fail(self, message: Message) -> None:
+        """Record that a handler has raised an error or was cancelled, or that ``giving_up`` has ended."""
+        self._world.tasks.start_soon(self._check, message)
+
+    async def _check(self, message: Message) -> None:
+        await pass_time(ANSWER_MAX)
+        while self._giving_up_count and not message.is_answered:  # those of a batch are given up one after the other
+            await pass_time(ANSWER_MAX)
+        if not message.is_answered:
+            raise Broken(27, f"{self._name} has no answer for {message.body[:60]!r}, which a handler has failed on")
+
+    @contextmanager
+    def giving_up(self, message: Message) -> Iterator[None]:
+        """Enclose the call of ``giving_up`` for a message."""
+        if message.is_answered:
+            raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
+        self._giving_up_count += 1
+        try:
+            yield
+        finally:
+            self._giving_up_count -= 1
+            self.fail(message)

@@ -1,0 +1,71 @@
+"""A phase of a world at rest in which nsqlookupds hide brokers, and list them again, and consumers lose connections.
+
+A connection lasts while its broker is not listed, and is made again only if it is listed when the connection ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.driver.consumers import ConsumerPlayer
+from tests.simulation.driver.pace import pass_time
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import World
+
+LIFETIME_NS: Final = 2 * 10**9
+"""Of a tombstone that ends before the world does."""
+LIST_MAX: Final = 10.0
+"""Seconds until a consumer is connected to the brokers that are listed, and to no other one."""
+REQUEST_MAX: Final = 1.5
+ANNOUNCE_MAX: Final = 20.0
+"""Seconds until a broker has announced its topics: it dials an nsqlookupd every 15 s."""
+
+
+async def relist(world: World, relisting: dict[str, Any]) -> None:
+    """Hide brokers, cut the connections to all of them while they are hidden or listed again, and check the new ones.
+
+    Or nsqlookupds are not reached, which changes no list.
+
+    Raises:
+        Broken: a consumer is connected to other brokers than those that are listed.
+    """
+    players = [player for player in world.players.values() if isinstance(player, ConsumerPlayer) and player.lookupds]
+    world.note("── relisting")
+    world.history.trouble(world.nodes, world.loop.time())
+    polls = 2.6 * max((player.poll_interval for player in players), default=0.0) + REQUEST_MAX
+    if relisting["cut"] == "unreachable":
+        await world.until(28, ANNOUNCE_MAX, lambda: _unlisted(world))
+        await pass_time(polls)
+        for lookupd in relisting["hidden"]:
+            world.network.refuse(lookupd, math.inf)
+    else:
+        for lookupd, nodes in relisting["hidden"].items():
+            world.lookupds[lookupd].hide(nodes)
+        await pass_time(polls + LIFETIME_NS / 1e9 if relisting["cut"] == "listed again" else polls)
+    for player in players:
+        for node in world.nodes:
+            world.network.cut(player.name, node)
+    await world.until(21, LIST_MAX, lambda: [line for player in players for line in _differences(world, player)])
+
+
+def _differences(world: World, player: ConsumerPlayer) -> list[str]:
+    """Return a line if a consumer is not connected to the listed brokers, or has a connection to another one."""
+    if player.consumer is None:
+        return []
+    listed = {address for name in player.lookupds for address in world.lookupds[name].listed(player.topic)}
+    found = {stats.address: stats.connected for stats in player.consumer.stats().connections}
+    if found == dict.fromkeys(listed, True):
+        return []
+    return [f"{player.name} has the connections {found}, and {sorted(listed)} are listed"]
+
+
+def _unlisted(world: World) -> list[str]:
+    """Return a line for each topic for which an nsqlookupd does not list all brokers."""
+    return [
+        f"{name} lists {found} for {topic}"
+        for name, lookupd in world.lookupds.items()
+        for topic in world.history.channels
+        if len(found := lookupd.listed(topic)) < len(world.nodes)
+    ]

@@ -9,8 +9,8 @@ from typing import Any, Final
 from tests.simulation.driver.relisting import LIFETIME_NS
 from tests.simulation.plan import Step
 
-FEATURES: Final = ("dead letters", "last attempts", "no answers", "pipeline", "relisting")
-SHARES: Final = {"dead letters": 0.35, "last attempts": 0.5, "pipeline": 0.25, "relisting": 0.4}
+FEATURES: Final = ("dead letters", "last attempts", "no answers", "pipeline", "relisting", "lanes")
+SHARES: Final = {"dead letters": 0.35, "last attempts": 0.5, "pipeline": 0.25, "relisting": 0.9}
 """The shares of the worlds with a feature that have it, for features that cost time."""
 ANSWERING: Final = frozenset(("iterate", "batches"))
 """Modes in which the program answers itself."""
@@ -37,7 +37,11 @@ def consumer_options(
             "read_timeout": 2.0,
             "reconnect_delay_max": 0.5,
         }
-    return options, ["raise"] * (random.choice((1, 2)) if options else 0)
+    fates = ["raise"] * (random.choice((1, 2)) if options else 0)
+    if "lanes" in features and player["mode"] == "run" and random.random() < 0.5:  # messages wait behind slow handlers
+        options |= {"run": {"concurrency": random.choice((1, 2)), "lanes": 3}, "max_in_flight": 20}
+        fates += ["slow"] * 2
+    return options, fates
 
 
 def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:

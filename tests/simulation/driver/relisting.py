@@ -19,6 +19,7 @@ LIFETIME_NS: Final = 2 * 10**9
 LIST_MAX: Final = 10.0
 """Seconds until a consumer is connected to the brokers that are listed, and to no other one."""
 REQUEST_MAX: Final = 1.5
+"""Seconds of a request, also of one that was begun before the end of all faults."""
 ANNOUNCE_MAX: Final = 20.0
 """Seconds until a broker has announced its topics: it dials an nsqlookupd every 15 s."""
 
@@ -34,7 +35,7 @@ async def relist(world: World, relisting: dict[str, Any]) -> None:
     players = [player for player in world.players.values() if isinstance(player, ConsumerPlayer) and player.lookupds]
     world.note("── relisting")
     world.history.trouble(world.nodes, world.loop.time())
-    polls = 2.6 * max((player.poll_interval for player in players), default=0.0) + REQUEST_MAX
+    polls = 1.4 * max((player.poll_interval for player in players), default=0.0) + REQUEST_MAX
     if relisting["cut"] == "unreachable":
         await world.until(28, ANNOUNCE_MAX, lambda: _unlisted(world))
         await pass_time(polls)

@@ -64,7 +64,8 @@ class _Drawing:
             self._topics = {topic: ["a"] for topic in ("t", *LATE_TOPICS)}
         random = self._random("rare")
         rare = _swarm(random, draw_rare.FEATURES, none=False)
-        self._features |= {name for name in rare if random.random() < draw_rare.SHARES.get(name, 1.0)}
+        shares = draw_rare.SHARES
+        self._features |= {name for name in draw_rare.FEATURES if random.random() < shares.get(name, 1.0)} & rare
         if self._faults and self._some(random):
             self._faults.add("unanswered")
 

@@ -24,9 +24,9 @@ def consumer_options(
         return {}, ["keep"] * (random.choice((1, 3)) if "no answers" in features else 0)
     options: dict[str, Any] = {}
     if "last attempts" in features:
-        options["max_attempts"] = random.choice((1, 2, 2, 5))
+        options["max_attempts"] = random.choice((1, 2, 3, 5))
     if "dead letters" in features and random.random() < 0.7:
-        options["max_attempts"] = random.choice((1, 2, 2, 5))
+        options["max_attempts"] = random.choice((1, 2, 3, 5))
         options["dead_letters"] = {
             "topic": topic,
             "envelope": "large" not in features and random.random() < 0.5,

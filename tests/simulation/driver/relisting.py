@@ -36,8 +36,8 @@ async def relist(world: World, relisting: dict[str, Any]) -> None:
     world.note("── relisting")
     world.history.trouble(world.nodes, world.loop.time())
     polls = 1.4 * max((player.poll_interval for player in players), default=0.0) + REQUEST_MAX
+    await world.until(28, ANNOUNCE_MAX, lambda: _unlisted(world))
     if relisting["cut"] == "unreachable":
-        await world.until(28, ANNOUNCE_MAX, lambda: _unlisted(world))
         await pass_time(polls)
         for lookupd in relisting["hidden"]:
             world.network.refuse(lookupd, math.inf)

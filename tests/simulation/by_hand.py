@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace, coroutine
 from typing import TYPE_CHECKING, Any
 
 from tests.broker.core.disk.disks import Content, Ended, MemoryFileStore
+from tests.simulation import data_path
 
 if TYPE_CHECKING:
     from random import Random
@@ -110,10 +111,12 @@ class Disk(MemoryFileStore):
 
     Attributes:
         is_checked: a checker reads, which no fault may meet.
+        left: files of topics and channels without a name, which the process before has left.
         sync_failures: the next syncs of files that fail, so that writes succeed and commits do not.
     """
 
     is_checked = False
+    left: frozenset[str] = frozenset()
     sync_failures = 0
 
     def __init__(
@@ -134,6 +137,7 @@ class Disk(MemoryFileStore):
         times = {name: self._times.get(content, 0) for name, content in self._names.items()}
         newest = max(times.values(), default=0)  # of a file whose removal was lost
         disk._times = {content: times.get(name, newest) for name, content in disk._names.items()}
+        disk.left = data_path.unnamed(disk.files)
         return disk
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from tests.simulation.broken import Broken, conclude
@@ -71,21 +71,37 @@ def names(files: Mapping[str, bytes]) -> dict[str, set[str]]:
     }
 
 
-def check_no_orphans(files: Mapping[str, bytes], *, has_temporary: bool) -> None:
+def unnamed(files: Mapping[str, bytes]) -> frozenset[str]:
+    """Return the files of queues whose topic or channel is not in ``nsqd.dat``."""
+    try:
+        topics = names(files)
+    except (KeyError, ValueError):  # there is none, or a power cut has torn it
+        topics = {}
+    return frozenset(name for name in files if not _is_known(_queue_of(name), topics))
+
+
+def _queue_of(name: str) -> str:
+    records, own = RECORDS.fullmatch(name), OWN.fullmatch(name)
+    return records[1] if records else (own and (own[1] or own[2])) or ""
+
+
+def _is_known(queue: str, topics: Mapping[str, set[str]]) -> bool:
+    topic, _, channel = queue.partition(":")
+    return not queue or (topic in topics and (not channel or channel in topics[topic]))
+
+
+def check_no_orphans(files: Mapping[str, bytes], *, left: Collection[str] | None) -> None:
     """Check that each file is one of a queue whose topic and channel exist, and has records to read or to follow.
 
-    A crash leaves temporary files, whose names are used again.
+    A crash leaves temporary files, whose names are used again, and files ``left`` of topics that had no name yet.
     """
     topics = names(files)
     for name in files:
-        if has_temporary and name.endswith(".tmp"):
+        if left is not None and name.endswith(".tmp"):
             continue
-        records = RECORDS.fullmatch(name)
-        own = OWN.fullmatch(name)
-        conclude(17, records is not None or own is not None, f"{name} was left over")
-        queue = records[1] if records else (own and (own[1] or own[2])) or ""
-        topic, _, channel = queue.partition(":")
-        is_known = not queue or (topic in topics and (not channel or channel in topics[topic]))
+        records, queue = RECORDS.fullmatch(name), _queue_of(name)
+        conclude(17, records is not None or OWN.fullmatch(name) is not None, f"{name} was left over")
+        is_known = _is_known(queue, topics) or (left is not None and name in left)
         conclude(17, is_known, f"{name} is a file of no topic and no channel")
         if records is not None:
             meta = META.fullmatch(files.get(f"{queue}.diskqueue.meta.dat", b""))
@@ -102,20 +118,22 @@ def check_deleted(files: Iterable[str], queue: str, *, has_temporary: bool) -> N
     conclude(17, not left, f"{left} were not deleted")
 
 
-def check_stopped(files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool, has_temporary: bool) -> None:
+def check_stopped(
+    files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool, left: Collection[str] | None
+) -> None:
     """Check the files of a broker that was stopped.
 
     Args:
         files: all of them.
         kept: the messages that they must have; None if that is not known.
         is_durable: a deferred message that was finished may be there while others wait before it.
-        has_temporary: it was killed before.
+        left: the files without a name that its last life has left; None if it was never killed.
     """
     found = read(files)
     if kept is not None:
         found = found & kept if is_durable else found
         conclude(17, found == kept, f"the files have {found}, not {kept}")
-    check_no_orphans(files, has_temporary=has_temporary)
+    check_no_orphans(files, left=left)
 
 
 def check_file_counts(files: Iterable[str]) -> None:

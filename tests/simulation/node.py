@@ -235,8 +235,8 @@ class Node:
 
     def _check_stopped(self, kept: Counter[tuple[bytes, bytes, bytes]] | None) -> None:
         if self.disk is not None and not self._has_disk_faults and not self._is_torn:
-            is_durable, has_temporary = self.options.durability == "fsync", self._was_ever_killed
-            data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, has_temporary=has_temporary)
+            is_durable, left = self.options.durability == "fsync", self.disk.left if self._was_ever_killed else None
+            data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, left=left)
 
     def check_deleted(self, queue: bytes) -> None:
         """Check that a queue that was deleted has no files; after a power cut, a file may be there that was removed."""
@@ -292,7 +292,7 @@ class Node:
             case "start":
                 self.start(values)
             case "suspend":
-                self.resume_ns = now_ns + 1000 * values["for_us"]
+                self.resume_ns = max(self.resume_ns, now_ns + 1000 * values["for_us"])
             case "refuse":
                 self.refuses_until_ns = now_ns + 1000 * values["for_us"]
             case _ if verb.endswith("disk"):

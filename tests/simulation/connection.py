@@ -54,6 +54,7 @@ class Connection:
     Attributes:
         machine: the client's.
         session: the broker's; None once the broker has closed the connection, or is gone.
+        close_ns: the client reads what it was sent so slowly that the broker closes the connection not before.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Connection:
         )
         self._link = Link(name, _NO_JOURNAL, node.faults) if options.get("has_double") else None
         self._at_end = False
+        self.close_ns = 0
         self._rules = rules
         self._is_refused = False  # nothing that follows is a command
         self._commands = CommandDecoder(
@@ -98,6 +100,8 @@ class Connection:
     def heal(self) -> None:
         """End the faults of the network; a connection that has lost bytes is reset."""
         now_ns = self._world.now_ns
+        self.close_ns = 0
+        self._world.touch(self.node)
         for pipe in (self.up, self.down):
             pipe.slow_down(0)
             if pipe.is_lost:
@@ -108,7 +112,9 @@ class Connection:
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""
         act_on_pipes(self.up, self.down, verb, values, self._world.now_ns)
-        if verb == "fault" and self._link is not None:
+        if verb == "late end":
+            self.close_ns = self._world.now_ns + 1000 * values["for_us"]
+        elif verb == "fault" and self._link is not None:
             if values.get("clear"):
                 self.node.faults.clear()
             with suppress(OptionError):  # a rule of the same kind is there already

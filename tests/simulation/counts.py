@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqkit.broker.core.options import OPTIONS
+from nsqkit.broker.core.options import OPTIONS, BrokerOptions
 from nsqkit.broker.core.report.stats import collect, to_document, to_text
 from nsqkit.broker.core.report.statsd import NOTHING, cut_packets, report
 from tests.simulation.broken import Broken, conclude
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 STATSD_SIZE: Final = 100
 STATES: Final = {"init": 0, "subscribed": 3, "closing": 4}
+COUNTERS: Final = ("message_count", "requeue_count", "timeout_count")
+GAUGES: Final = ("depth", "backend_depth", "in_flight_count", "deferred_count")
 PROXIMITIES: Final = ("zone_local", "region_local", "global")
 
 
@@ -27,9 +30,15 @@ def check_counts(broker: Broker, oracle: Oracle, now_ns: int) -> None:
     conclude(13, found == sorted(oracle.topics), f"/stats has the topics {found}")
     for topic in stats["topics"]:
         _check_topic(topic, oracle.topics[topic["topic_name"].encode()], oracle, broker)
+        _check_latencies(topic, oracle.topics[topic["topic_name"].encode()], broker.options, now_ns)
     producers = sorted(client["remote_address"] for client in stats["producers"] or ())
-    wanted = sorted(session.remote_address for session, client in oracle.clients.items() if client.pub_counts)
-    conclude(13, producers == wanted, f"/stats has the producers {producers}, not {wanted}")
+    wanted = {session.remote_address: client for session, client in oracle.clients.items() if client.pub_counts}
+    conclude(13, producers == sorted(wanted), f"/stats has the producers {producers}, not {sorted(wanted)}")
+    for document in stats["producers"] or ():
+        address, counts = document["remote_address"], document["pub_counts"]
+        published = wanted[address].pub_counts
+        right = [{"topic": topic.decode(), "count": count} for topic, count in published.items()]
+        conclude(13, len(counts) == 1 and counts[0] in right, f"/stats of {address} has {counts}, not one of {right}")
     to_document(stats, health=broker.health, start_time_ns=now_ns, memory=None)
     to_text(stats, version_line="", health="", start_time="", start_time_ns=now_ns, now_ns=now_ns, memory={"heap": 1})
 
@@ -61,10 +70,13 @@ def _check_statsd(stats: dict[str, Any]) -> None:
     lines, again = list(report(stats, NOTHING)), list(report(stats, stats))
     for topic in stats["topics"]:
         key = f"topic.{topic['topic_name']}"
-        wanted = [f"{key}.message_count:{topic['message_count']}|c", f"{key}.depth:{topic['depth']}|g"]
+        wanted = [f"{key}.{name}:{topic[name]}|c" for name in ("message_count", "message_bytes")]
+        wanted += [f"{key}.{name}:{topic[name]}|g" for name in ("depth", "backend_depth")]
         for channel in topic["channels"]:
             place = f"{key}.channel.{channel['channel_name']}"
-            wanted += [f"{place}.{name}:{channel[name]}|c" for name in ("requeue_count", "timeout_count")]
+            wanted += [f"{place}.{name}:{channel[name]}|c" for name in COUNTERS]
+            wanted += [f"{place}.{name}:{channel[name]}|g" for name in GAUGES]
+            wanted.append(f"{place}.clients:{channel['client_count']}|g")
         conclude(13, set(wanted) <= set(lines), f"{wanted} are reported to statsd as {lines}")
     counters = [line for line in again if line.endswith("|c")]
     conclude(13, all(line.endswith(":0|c") for line in counters), f"{counters} have not changed")
@@ -98,7 +110,26 @@ def _check_topic(document: dict[str, Any], topic: TopicOracle, oracle: Oracle, b
         _check_channel(channel, topic.channels[channel["channel_name"].encode()])
         for client in channel["clients"]:
             session = sessions[client["remote_address"]]
-            _check_client(client, session, oracle.clients[session])
+            if not session.ended:  # and not closed yet
+                _check_client(client, session, oracle.clients[session])
+
+
+def _check_latencies(document: dict[str, Any], topic: TopicOracle, options: BrokerOptions, now_ns: int) -> None:
+    """Check how many messages the latencies are about: those of the last half of the window, or of up to the whole."""
+    if not options.e2e_processing_latency_percentiles:
+        return
+    whole_ns = options.e2e_processing_latency_window_time_ns
+    sums = [0, 0]
+    for channel in document["channels"]:
+        ages_ns = [now_ns - time_ns for time_ns in topic.channels[channel["channel_name"].encode()].finished_ns]
+        limits = [sum(age_ns < span_ns for age_ns in ages_ns) for span_ns in (whole_ns // 2, whole_ns + 1)]
+        sums = [sums[0] + limits[0], sums[1] + limits[1]]
+        _check_latency_count(channel["channel_name"], channel["e2e_processing_latency"]["count"], limits)
+    _check_latency_count(document["topic_name"], document["e2e_processing_latency"]["count"], sums)
+
+
+def _check_latency_count(name: str, count: int, limits: list[int]) -> None:
+    conclude(13, limits[0] <= count <= limits[1], f"the latencies of {name} are about {count} messages, not {limits}")
 
 
 def _check_channel(document: dict[str, Any], channel: ChannelOracle) -> None:
@@ -115,8 +146,8 @@ def _check_channel(document: dict[str, Any], channel: ChannelOracle) -> None:
     expected = len(channel.queued) + len(channel.deferred)
     conclude(13, waiting == expected, f"{channel.name!r}: {waiting} messages wait or are deferred, not {expected}")
     conclude(13, document["backend_depth"] <= document["depth"], f"{channel.name!r}: backend_depth")
-    delivered = sum(document.get(f"{name}_msg_count", 0) for name in PROXIMITIES)
-    conclude(13, delivered == channel.delivery_count, f"{channel.name!r}: {delivered} deliveries")
+    delivered = Counter({name: document.get(f"{name}_msg_count", 0) for name in PROXIMITIES})
+    conclude(13, delivered == channel.delivery_counts, f"{channel.name!r} has {delivered} deliveries")
     put = document["message_count"] + channel.restored_count
     places = waiting + document["in_flight_count"] + channel.finished_count + channel.dropped_count
     conclude(13, places == put, f"{channel.name!r}: of {put} messages {places} are somewhere")

@@ -8,8 +8,8 @@ attempt at a message is delivered twice (invariant 5). And each consumer that is
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
@@ -20,10 +20,15 @@ from tests.simulation.broken import Broken, conclude
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.core.topics.channel import Channel
     from nsqkit.wire.commands import Command
 
 TURNS_MAX: Final = 4
 """Turns of another consumer that one that is ready waits through at most, for each consumer of the channel."""
+
+HIGH_RATE: Final = 90
+SAMPLE_MIN: Final = (20, 4)
+"""Messages of which a sample is none or all, or at a high rate less than a half, with a probability of 1e-6 at most."""
 
 ANSWERED: Final = {b"IDENTIFY": 1, b"AUTH": 1, b"SUB": 1, b"CLS": 1, b"MPUB": 1, b"DPUB": 1}
 
@@ -64,6 +69,10 @@ class Deliveries:
         self._attempts: dict[Place, set[tuple[bytes, int]]] = {}
         self._finished: dict[Place, dict[bytes, bytes]] = {}  # with a confirmed FIN: bodies by id
         self.ids: dict[bytes, bytes] = {}
+        self._sampled: Counter[Channel] = Counter()  # messages that consumers with a sample rate got
+        self._rates: dict[Channel, set[int]] = {}
+        self._sent: Counter[Session] = Counter()
+        self._unsent: dict[Session, tuple[int, int]] = {}  # since when, and how many messages were sent until then
 
     def command(self, session: Session, command: Command) -> None:
         """Record a command that the broker receives."""
@@ -104,6 +113,7 @@ class Deliveries:
                 self._confirm(client, None)
         if has_messages and self._is_fair:
             self._count_turn(session, client)
+        self._count_sent(session, frames)
 
     def _confirm(self, client: _Client, answered: bytes | None) -> None:
         """Take all FINs before the command that was answered for confirmed."""
@@ -143,9 +153,49 @@ class Deliveries:
                     if other.missed_count > TURNS_MAX * len(sharing):
                         raise Broken(27, f"{session.remote_address} got {other.missed_count} turns before another")
 
+    def _count_sent(self, session: Session, frames: Sequence[object]) -> None:
+        subscription, channel = session.subscription, session.channel
+        if subscription is not None and channel is not None:
+            self._rates.setdefault(channel, set()).add(subscription.grant.sample_rate)
+            count = sum(isinstance(frame, MessageFrame) for frame in frames)
+            self._sampled[channel] += count
+            self._sent[session] += count
+
+    def check_unsent(self, sessions: Iterable[Session], now_ns: int) -> None:
+        """Check that no message has waited in an output buffer for longer than its client allows."""
+        for session in sessions:
+            subscription, sent_count = session.subscription, self._sent[session]
+            if subscription is None or subscription.message_count == sent_count or session.ended:
+                self._unsent.pop(session, None)
+                continue
+            since_ns, earlier_count = self._unsent.setdefault(session, (now_ns, sent_count))
+            if earlier_count != sent_count:
+                self._unsent[session] = now_ns, sent_count
+            elif (most_ns := subscription.grant.output_buffer_timeout_ns) and now_ns - since_ns > most_ns:
+                raise Broken(27, f"{session.remote_address} was sent nothing for {now_ns - since_ns} ns")
+
+    def check_samples(self) -> None:
+        """Check that consumers with a sample rate got some such part of the messages."""
+        for rate in {rate for rates in self._rates.values() for rate in rates if rate}:
+            channels = [channel for channel, rates in self._rates.items() if rates == {rate}]
+            taken_count = sum(sum(channel.delivery_counts) for channel in channels)
+            sent_count = sum(self._sampled[channel] for channel in channels)
+            is_high = rate > HIGH_RATE  # nsqd sends one more in a hundred, so all of them
+            if taken_count >= SAMPLE_MIN[is_high]:
+                is_right = 2 * sent_count >= taken_count if is_high else 0 < sent_count < taken_count
+                conclude(27, is_right, f"of {taken_count} messages {sent_count} are sent at a rate of {rate}")
+
+    def ended(self, session: Session) -> None:
+        """Record that a session takes no more messages, though its connection is not closed yet."""
+        if (client := self._clients.get(session)) is not None:
+            client.rdy_count = 0
+            client.is_closing = True
+
     def closed(self, session: Session) -> None:
         """Record the end of a connection."""
         client = self._clients.pop(session, None)
+        self._sent.pop(session, None)
+        self._unsent.pop(session, None)
         if client is not None and client.place is not None:
             self._by_place[client.place].pop(session, None)
 
@@ -154,7 +204,7 @@ class Deliveries:
 
         With fsync, a deferred message that was finished may come back while others wait before it.
         """
-        for by_session in (self._clients, self._by_place, self._attempts):
+        for by_session in (self._clients, self._by_place, self._attempts, self._sent, self._unsent):
             by_session.clear()
         if not is_clean:
             self._finished.clear()

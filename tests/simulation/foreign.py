@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
+SIZE_MAX: Final = 1_000
+DELAY_MAX_NS: Final = 10_000_000_000
+"""Of the messages, and of the deferred publishes, of clients that make no mistake."""
+
 UNKNOWN_ID: Final = b"f" * 16
 CONSUMING: Final = frozenset((b"RDY", b"FIN", b"REQ", b"TOUCH"))
 PUBLISHING: Final = frozenset((b"PUB", b"MPUB", b"DPUB", b"NOP"))
@@ -119,6 +123,12 @@ def _consumer_count(broker: Broker | None, command: Command) -> int:
     topic = broker and broker.topics.get(command.params[0])
     channel = topic and topic.channels.get(command.params[1])
     return len(channel.subscriptions) if channel else 0
+
+
+def refuses_commands(options: BrokerOptions) -> bool:
+    """Return whether a broker refuses commands of clients that make no mistake."""
+    has_short_delays = options.max_req_timeout_ns < DELAY_MAX_NS
+    return options.max_msg_size < SIZE_MAX or options.max_channel_consumers > 0 or has_short_delays
 
 
 class RawMachine:
@@ -287,7 +297,9 @@ def _consuming(verb: bytes, rest: bytes = b"") -> dict[str, Callable[[Foreign, d
 
 
 ITEMS: Final[dict[str, Callable[[Foreign, dict[str, Any]], bytes]]] = {
-    "IDENTIFY": lambda player, values: _identify(msg_timeout=1000, heartbeat_interval=2000),
+    "IDENTIFY": lambda player, values: _identify(
+        msg_timeout=(1000, 1500)[values["number"] % 2], heartbeat_interval=2000
+    ),
     "IDENTIFY without negotiation": lambda player, values: b"IDENTIFY\n" + _sized(b"{}"),
     "IDENTIFY without heartbeats": lambda player, values: _identify(heartbeat_interval=-1),
     "IDENTIFY out of range": lambda player, values: _identify(heartbeat_interval=10_000_000),

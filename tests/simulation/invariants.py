@@ -10,12 +10,10 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.simulation.broken import Broken, conclude
-from tests.simulation.oracle import ChannelOracle, Oracle
+from tests.simulation.oracle import ChannelOracle, ClientOracle, Oracle
 
-INNOCENT: Final = (
-    *("channel ", "commit failed"),
-    *("no command for two heartbeat intervals", "took nothing for a heartbeat interval"),
-)
+SILENT: Final = "no command for two heartbeat intervals"
+INNOCENT: Final = ("channel ", "commit failed", SILENT, "took nothing for a heartbeat interval")
 """How the reasons begin for which a session may end without a mistake of its client: deletion, the disk, silence."""
 
 
@@ -25,10 +23,13 @@ class Timed(Protocol):
     def next_deadline(self) -> int | None: ...
 
 
-def check_end(name: str, reasons: Iterable[str | None]) -> None:
-    """Check why the session of a client that has made no mistake was ended."""
+def check_end(name: str, reasons: Iterable[str | None], client: ClientOracle | None, now_ns: int) -> None:
+    """Check why the session of a client that has made no mistake was ended; ``client`` is what the oracle knows."""
     for reason in reasons:
         conclude(25, reason is not None and reason.startswith(INNOCENT), f"{name} was ended by {reason!r}")
+        if client is not None and reason is not None and reason.startswith(SILENT):
+            silence_ns = now_ns - client.command_ns
+            conclude(25, silence_ns >= client.silence_ns, f"{name} was ended after a silence of {silence_ns} ns")
 
 
 def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) -> None:
@@ -54,8 +55,22 @@ def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) ->
     owing = [client.owed for client in oracle.clients.values() if client.owed]
     if owing and not may_owe:
         raise Broken(11, f"{owing} were not sent")
+    due_ns = broker.next_deadline()
+    if not may_owe and (due_ns is None or due_ns > now_ns):
+        _check_heartbeats(oracle, now_ns, may_be_silent=bool(broker.options.auth_http_addresses))
     if not has_restored:
         _check_deadline(broker, oracle, now_ns)
+
+
+def _check_heartbeats(oracle: Oracle, now_ns: int, *, may_be_silent: bool) -> None:
+    """Check the times of heartbeats and commands; a client is not silent while a command waits for an auth server."""
+    for session, client in oracle.clients.items():
+        late_ns = now_ns - client.heartbeat_ns - client.interval_ns
+        if client.interval_ns and late_ns > 0 and not session.ended:
+            raise Broken(25, f"{session.remote_address} has had no heartbeat for {late_ns} ns too long")
+        late_ns = now_ns - client.command_ns - client.silence_ns
+        if client.silence_ns and late_ns > 0 and not (session.ended or may_be_silent):
+            raise Broken(29, f"{session.remote_address} has sent nothing for {late_ns} ns too long, and stays")
 
 
 def _check_deadline(broker: Broker, oracle: Oracle, now_ns: int) -> None:
@@ -108,3 +123,12 @@ def check_bodies(broker: Broker, oracle: Oracle) -> None:
         frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
         bodies = Counter(copy.body for copy in (*expected.queued, *expected.deferred))
         conclude(1, Counter(frame[FRAME_HEADER_LENGTH:] for frame in frames) == bodies, f"bodies of {expected.name!r}")
+
+
+def is_empty(broker: Broker) -> bool:
+    """Return whether no message waits, is deferred or is in flight."""
+    return not any(
+        len(topic.queue)
+        or any(len(each.queue) or len(each.deferred) or each.in_flight_count for each in topic.channels.values())
+        for topic in broker.topics.values()
+    )

@@ -25,18 +25,13 @@ from tests.simulation import data_path
 from tests.simulation.admin import administer, start_topic
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.by_hand import Committer, Disk
-from tests.simulation.contents import (
-    Times,
-    expected_after_stop,
-    expected_times,
-    found_in,
-    names_of,
-    times_of,
-)
+from tests.simulation.contents import Times, expected_after_stop, expected_times, found_in, names_of, times_of
 from tests.simulation.counts import check_counts, check_reports
 from tests.simulation.deliveries import Deliveries
+from tests.simulation.endings import Endings
+from tests.simulation.foreign import refuses_commands
 from tests.simulation.history import History
-from tests.simulation.invariants import check_bodies, check_end, check_later, check_node
+from tests.simulation.invariants import check_bodies, check_end, check_later, check_node, is_empty
 from tests.simulation.network import END, MS
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import WatchedStorage
@@ -52,7 +47,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 COMMIT_DELAYS_NS = (0, 0, MS // 10, MS, 20 * MS)
-SIZE_MAX = 1_000  # of a message of a world
 COUNTS_EVERY = 8  # checks
 
 P = ParamSpec("P")
@@ -94,6 +88,7 @@ class Node:
         self.finished_count = self.refuses_until_ns = self.resume_ns = 0
         self.is_touched = self.needs_check = False
         self._guilty: set[Session] = set()  # whose client made a mistake, or has gone
+        self._endings = Endings()
         self._committer: Committer | None = None
         self._random = Random(f"{world.plan.seed}/{name}")
         self._check_count = self._offset_ns = 0
@@ -120,7 +115,7 @@ class Node:
     @property
     def refuses_commands(self) -> bool:
         """Whether it refuses commands of clients that make no mistake."""
-        return self.options.max_msg_size < SIZE_MAX or self.options.max_channel_consumers > 0
+        return refuses_commands(self.options)
 
     @property
     def is_committing(self) -> bool:
@@ -266,6 +261,7 @@ class Node:
         self.deliveries.end_life(is_clean=is_clean, is_durable=self.options.durability == "fsync")
         self.deliveries.may_repeat |= self.disk is not None and not is_clean
         links, self.links = list(self.links.values()), {}
+        self._endings.clear()
         for link in links:
             link.lose_broker()
         self._world.touch(self)
@@ -375,7 +371,7 @@ class Node:
                 if session in self.links:
                     self._send(session)
                     if session.ended:
-                        self._close(session, now_ns)
+                        self._end_session(session, now_ns)
             broker.settle(now_ns)
         if self._committer is not None:
             self._committer.persistence.check(broker)
@@ -396,6 +392,14 @@ class Node:
                 link.answer(data)
             session.process_input(self.now_ns)
 
+    def _end_session(self, session: Session, now_ns: int) -> None:
+        """Close a session that has ended, perhaps only when its client has read the last bytes."""
+        if self.links[session].close_ns <= self._world.now_ns:
+            self._close(session, now_ns)
+        else:
+            self._endings[session] = self.links[session]
+            self.deliveries.ended(session)
+
     def _close(self, session: Session, now_ns: int) -> None:
         assert self.broker is not None
         link = self.links.pop(session)
@@ -405,7 +409,7 @@ class Node:
         link.answer(END)
         if session not in self._guilty and not self._has_disk_faults:
             reasons = [event.reason for event in events if isinstance(event, SessionEnded)]
-            check_end(link.name, reasons)
+            check_end(link.name, reasons, None if self.oracle is None else self.oracle.clients[session], now_ns)
         self._guilty.discard(session)
         if self.oracle is not None:
             self.oracle.closed(session, now_ns)
@@ -421,10 +425,8 @@ class Node:
         due_ns = self.broker.next_deadline()
         if due_ns is not None:
             due_ns -= self._offset_ns
-        if self._committer is not None:
-            commit_ns = self._committer.next_deadline(self._world.now_ns)
-            if commit_ns is not None and (due_ns is None or commit_ns < due_ns):
-                due_ns = commit_ns
+        commit_ns = None if self._committer is None else self._committer.next_deadline(self._world.now_ns)
+        due_ns = self._endings.earliest(due_ns, commit_ns)
         return None if due_ns is None else max(due_ns, self.resume_ns)
 
     def handle_deadline(self, now_ns: int) -> None:
@@ -442,6 +444,9 @@ class Node:
             check_later(broker, self.now_ns)
         if committer is not None and (due_ns := committer.next_deadline(now_ns)) is not None and due_ns <= now_ns:
             committer.step(now_ns)
+            self.settle_now()
+        for session in self._endings.take_due(now_ns):
+            self._close(session, self.now_ns)
             self.settle_now()
 
     def service(self) -> None:
@@ -465,6 +470,8 @@ class Node:
     def check(self, *, whole: bool = False) -> None:
         """Check the invariants of a broker at rest."""
         self.needs_check = False
+        if self.broker is not None and self._world.now_ns >= self.resume_ns and not whole and not self.is_committing:
+            self.deliveries.check_unsent(self.broker.sessions, self.now_ns)
         if self.broker is not None and self.oracle is not None and self._world.now_ns >= self.resume_ns:
             check_node(self.broker, self.oracle, self.now_ns, may_owe=self.is_committing)
             self._check_count += 1
@@ -490,11 +497,4 @@ class Node:
     @property
     def is_drained(self) -> bool:
         """Whether no message waits, is deferred or is in flight."""
-        if self.broker is None or (self._committer is not None and not self._committer.is_idle):
-            return False
-        topics = self.broker.topics.values()
-        return not any(
-            len(topic.queue)
-            or any(len(each.queue) or len(each.deferred) or each.in_flight_count for each in topic.channels.values())
-            for topic in topics
-        )
+        return self.broker is not None and not self.is_committing and is_empty(self.broker)

@@ -10,7 +10,8 @@ message, since no two messages of a world have the same body.
 
 from __future__ import annotations
 
-from collections import deque
+import json
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -24,6 +25,8 @@ from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
 from tests.simulation.broken import Broken
 from tests.simulation.foreign import CODES, GRANT_CODES, Refusal, Refused
 from tests.simulation.network import MS
+
+INTERVAL_NS = 30_000 * MS  # of the heartbeats of clients that ask for no other
 
 
 @attrs.define(eq=False)
@@ -89,12 +92,13 @@ class ChannelOracle:
     sessions: dict[Session, None] = attrs.field(factory=dict)
     paused: bool = False
     message_count: int = 0
-    delivery_count: int = 0
     requeue_count: int = 0
     timeout_count: int = 0
     finished_count: int = 0
     restored_count: int = 0  # found on the disk at the start
     dropped_count: int = 0  # by emptying
+    finished_ns: list[int] = attrs.field(factory=list)  # the times of FINs
+    delivery_counts: Counter[str] = attrs.field(factory=Counter)  # by proximity
 
     @property
     def held_count_of_all(self) -> int:
@@ -109,7 +113,6 @@ class ChannelOracle:
 
     def deliver(self, copy: Copy, message_id: bytes, session: Session) -> None:
         """Put a copy in flight."""
-        self.delivery_count += 1
         if (message_id, session) in self.in_flight:
             raise Broken(5, f"{message_id!r} is in flight already")
         copy.owner = session
@@ -161,6 +164,44 @@ class ClientOracle:
     finish_count: int = 0
     requeue_count: int = 0
     pub_counts: dict[bytes, int] = attrs.field(factory=dict)
+    command_ns: int = 0  # the last one
+    silence_ns: int = 2 * INTERVAL_NS  # without a command, for which a session is not ended
+    heartbeat_ns: int = 0  # the last one, or the IDENTIFY from which on they are counted
+    interval_ns: int = INTERVAL_NS  # of heartbeats; 0 without them
+    is_identified: bool = False
+    places: tuple[str, ...] = ()  # its zone and region
+    timeout_ns: int = 0  # of a message that it touches
+    first_timeout_ns: int = 0  # of a message that it gets
+    wanted: deque[dict[str, object]] = attrs.field(factory=deque)  # in the answers to IDENTIFY
+
+    def identify(self, body: bytes, options: BrokerOptions, now_ns: int) -> None:
+        """Use an IDENTIFY; heartbeats and deliveries have the times of the first one, as in nsqd."""
+        document = json.loads(body)
+        self.timeout_ns = MS * document.get("msg_timeout", 0) or options.msg_timeout_ns
+        self.places = tuple(document.get(f"topology_{name}", "") for name in ("zone", "region"))
+        wanted_ms = document.get("heartbeat_interval", 0)
+        interval_ns = INTERVAL_NS if not wanted_ms else max(wanted_ms, 0) * MS
+        self.silence_ns = 2 * interval_ns
+        if not self.is_identified:
+            self.interval_ns, self.heartbeat_ns = interval_ns, now_ns
+            self.first_timeout_ns = self.timeout_ns
+            self.is_identified = True
+        if document.get("feature_negotiation"):
+            self.wanted.append(
+                {
+                    "max_rdy_count": options.max_rdy_count,
+                    "max_msg_timeout": options.max_msg_timeout_ns // MS,
+                    "msg_timeout": self.timeout_ns // MS,
+                    "sample_rate": document.get("sample_rate", 0),
+                }
+            )
+
+    def check_answer(self, answer: bytes) -> None:
+        """Check the answer to IDENTIFY."""
+        document, wanted = json.loads(answer), self.wanted.popleft()
+        found = {name: document[name] for name in wanted}
+        if found != wanted:
+            raise Broken(11, f"IDENTIFY was answered by {found}, not {wanted}")
 
 
 class Oracle:
@@ -184,9 +225,12 @@ class Oracle:
     def command(self, session: Session, command: Command, now_ns: int) -> None:
         """Process a command of a client."""
         client, params = self.clients[session], command.params
+        client.command_ns = now_ns
         match command.verb:
             case b"IDENTIFY" | b"AUTH":
                 client.owed.append(None)
+                if command.verb == b"IDENTIFY":
+                    client.identify(command.bodies[0], self._options, now_ns)
             case b"SUB":
                 client.channel = self.channel(params[0], params[1], now_ns)
                 client.channel.sessions[session] = None
@@ -208,6 +252,7 @@ class Oracle:
                     self._answer(session, b"FIN", message_id, 0, now_ns)
             case b"REQ" | b"TOUCH":
                 delay_ns = int(params[1]) * MS if command.verb == b"REQ" else 0
+                delay_ns = min(delay_ns, self._options.max_req_timeout_ns)
                 self._answer(session, command.verb, params[0], delay_ns, now_ns)
 
     def _publish(self, topic: TopicOracle, bodies: Sequence[bytes], delay_ns: int, now_ns: int) -> None:
@@ -243,7 +288,7 @@ class Oracle:
             client.owed.append(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, why))
         elif verb == b"TOUCH":
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns
-            copy.due_ns = min(now_ns + session.grant.msg_timeout_ns, most_ns)
+            copy.due_ns = min(now_ns + client.timeout_ns, most_ns)
         else:
             client.channel.remove_in_flight(message_id, session)
             if verb == b"REQ":
@@ -252,6 +297,7 @@ class Oracle:
                 client.requeue_count += 1
             else:
                 client.channel.finished_count += 1
+                client.channel.finished_ns.append(now_ns)
                 client.finish_count += 1
 
     def frames(self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int) -> None:
@@ -262,12 +308,16 @@ class Oracle:
                 self._delivered(session, client, frame, now_ns)
                 continue
             answer = frame.payload if isinstance(frame, Response) else encode_error_text(frame)
-            if answer != HEARTBEAT:
+            if answer == HEARTBEAT:
+                client.heartbeat_ns = now_ns
+            else:
                 if not client.owed:
                     raise Broken(11, f"{answer!r} answers nothing")
                 owed = client.owed.popleft()
                 if owed in CODES:  # of a foreign client, whose errors have no fixed texts here
                     answer = answer.split()[0]
+                if owed is None and answer.startswith(b'{"max_rdy_count"'):
+                    client.check_answer(answer)
                 if owed is None and (b'"deflate":true' in answer or b'"snappy":true' in answer):
                     client.owed.appendleft(b"OK")  # the first frame that is compressed
                 if owed not in {None, answer}:
@@ -299,10 +349,18 @@ class Oracle:
         if body != frame.body and not self.is_torn:
             raise Broken(4, f"id {frame.id!r} is that of {body!r} and of {frame.body!r}")
         copy.delivered_ns = now_ns
-        assert session.subscription is not None
-        copy.due_ns = now_ns + session.subscription.grant.msg_timeout_ns
+        copy.due_ns = now_ns + client.first_timeout_ns
         channel.deliver(copy, frame.id, session)
         client.message_count += 1
+        channel.delivery_counts[self._proximity(client)] += 1
+
+    def _proximity(self, client: ClientOracle) -> str:
+        here = (self._options.topology_zone, self._options.topology_region)
+        if client.places and self._options.enable_experiments:
+            for name, own, place in zip(("zone_local", "region_local"), here, client.places, strict=True):
+                if own == place:
+                    return name
+        return "global"
 
     def deadline(self, now_ns: int) -> None:
         """Process that the broker was given the time."""
@@ -315,7 +373,11 @@ class Oracle:
                 channel.timeout_count += 1
 
     def opened(self, session: Session) -> None:
-        self.clients[session] = ClientOracle()
+        now_ns = session.connect_time_ns
+        timeout_ns = self._options.msg_timeout_ns
+        self.clients[session] = ClientOracle(
+            command_ns=now_ns, heartbeat_ns=now_ns, timeout_ns=timeout_ns, first_timeout_ns=timeout_ns
+        )
 
     def refused(self, session: Session, error: Refusal) -> None:
         """Process a command of a foreign client that ends its session."""

@@ -30,7 +30,7 @@ NODE_VERBS: Final = frozenset(
 LOOKUPD_VERBS: Final = frozenset(
     (
         *("kill", "power cut", "stop", "start", "suspend", "refuse", "unanswered", "answers", "partition", "raw"),
-        *("make topic", "make channel", "delete topic", "delete channel", "tombstone topic"),
+        *("make topic", "make channel", "delete topic", "delete channel", "tombstone topic", "list"),
     )
 )
 PLAYER_VERBS: Final = {
@@ -46,7 +46,9 @@ PLAYER_VERBS: Final = {
     "partition": frozenset(("attempt", "kill", "stall")),
     "foreign": frozenset(("send", "close")),
 }
-LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "unanswered", "fault", "inject"))
+LINK_VERBS: Final = frozenset(
+    ("cut", "stall", "half-open", "slow", "mute", "unanswered", "fault", "inject", "late end")
+)
 KINDS: Final = tuple(PLAYER_VERBS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from random import Random
@@ -27,6 +28,7 @@ from nsqkit.producer.linger import Linger
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
 from tests.simulation.broken import conclude
+from tests.simulation.flow_rules import RdyRule, check_flow
 from tests.simulation.invariants import check_later
 from tests.simulation.network import MS
 
@@ -40,7 +42,7 @@ CLOSE_TIMEOUT_NS: Final = 2_000_000_000
 """How long a consumer that leaves waits for its connections to end."""
 
 
-LINGER_SIZE_MAX: Final = 700
+LINGER_SIZE_MAX: Final = 350
 
 
 @attrs.define(eq=False)
@@ -70,7 +72,11 @@ class Producer:
         self.publishes: list[Publish] = []
 
     def before_command(self, connection: Connection, command: Command) -> None:
-        """Nothing is to be checked."""
+        """Check the limits of a batch of single publishes."""
+        if command.verb == b"MPUB" and len({body.split(b".")[1] for body in command.bodies}) > 1:
+            size = sum(4 + len(body) for body in command.bodies) + 4
+            is_small = len(command.bodies) <= self._options["linger_count"] and size <= LINGER_SIZE_MAX
+            conclude(23, is_small, f"{self.name} gathered {len(command.bodies)} messages of {size} bytes")
 
     def handle_events(self, connection: Connection, events: Sequence[object]) -> None:
         """Record the answers of the connection."""
@@ -181,11 +187,13 @@ class Consumer:
         self._confirming: list[tuple[list[Message], Confirming]] = []
         self.topic, self.channel = options["topic"], options["channel"]
         self._life = self._left_ns = 0
+        self.needs_check = False
         self._begin()
 
     def _begin(self) -> None:
         world = self._world
         self._life += 1
+        self._rules: defaultdict[Connection, RdyRule] = defaultdict(RdyRule)
         self.core = ConsumerCore(world.consumer_options, Random(f"{world.plan.seed}/{self.name}/{self._life}"))
         self.subscription = Subscription(
             self.topic, self.channel, core=self.core, options=world.consumer_options, identity=world.identity
@@ -193,7 +201,14 @@ class Consumer:
         self.subscription.clock = WorldClock(world)
 
     def before_command(self, connection: Connection, command: Command) -> None:
-        """Nothing is to be checked."""
+        """Check the RDY of the connection; the double may drop a command, or repeat it."""
+        if not self._world.plan.options.get("has_double"):
+            self._rules[connection].command(command)
+
+    def check(self) -> None:
+        """Check the consumer at rest."""
+        self.needs_check = False
+        check_flow(self.name, self.core, self._world.consumer_options, self._world.now_ns)
 
     def handle_events(self, connection: Connection, events: Iterable[object]) -> None:
         """Pass the events of a connection to the core."""
@@ -330,6 +345,7 @@ class Consumer:
 
     def service(self) -> None:
         """Have the output of the core's sessions sent."""
+        self.needs_check = True
         for session in self.core.take_output():
             assert isinstance(session, ConsumerSession)
             session.connection.wake()

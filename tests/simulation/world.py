@@ -218,6 +218,9 @@ class World:
         for node in self.nodes.values():
             if node.needs_check:
                 node.check()
+        for consumer in self._consumers.values():
+            if consumer.needs_check:
+                consumer.check()
         self.lookups.check()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
@@ -318,6 +321,7 @@ class World:
             node.check(whole=True)
         for node in self.nodes.values():
             node.check_files()
+            node.deliveries.check_samples()
         for node in self.nodes.values():
             if owed := node.history.owed:
                 raise Broken(26, f"{node.name} has lost {owed}")

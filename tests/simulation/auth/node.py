@@ -249,6 +249,10 @@ class AuthNode(Node):
         )
         super()._close(session, now_ns)
 
+    def _end_session(self, session: Session, now_ns: int) -> None:
+        """Close it at once: the rules for grants are about sessions that have not ended."""
+        self._close(session, now_ns)
+
     def _begin_life(self) -> None:
         super()._begin_life()
         assert self.broker is not None

@@ -9,15 +9,17 @@ nsqlookupd is dialled 15 s after the last time, and at once when there is someth
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.lookup_peer import LookupPeerSession
+from nsqkit.broker.core.lookup_peer import ANSWER_TIMEOUT_NS, LookupPeerSession
 from nsqkit.broker.core.topics.topic import Topic
 from nsqkit.broker.lookup_announcer import DIAL_INTERVAL_NS, lasting
+from nsqkit.errors import ProtocolError
 from nsqkit.lookupd.session import Session
-from nsqkit.wire.lookup import LookupCommandDecoder, Node
+from nsqkit.wire.lookup import AnswerDecoder, LookupCommandDecoder, Node
 from tests.rules import AllowAll
 from tests.simulation.broken import conclude
 from tests.simulation.lookup.registry_oracle import EPHEMERAL
@@ -53,6 +55,8 @@ class LookupLink:
         self._commands = LookupCommandDecoder(AllowAll())
         self.machine: LookupPeerSession | None = machine
         self.session: Session | None = lookupd.open_session(self)
+        self._answers = AnswerDecoder(answer_size_max=owner.options.max_body_size)
+        self._asked_ns: int | None = None  # when the command was sent that has no answer, or a part of that came
 
     @property
     def is_quiet(self) -> bool:
@@ -120,10 +124,22 @@ class LookupLink:
                     self.machine.receive_eof(now_ns)
                 else:
                     self.machine.receive_data(data, now_ns)
+                    self._record_answer(data, now_ns)
             if self.machine.info is not None and self._node.announcer is not None:
                 self._node.announcer.names.add(self._lookupd.name)
             if (due_ns := self.machine.next_deadline()) is not None and due_ns <= now_ns:
                 self.machine.handle_deadline(now_ns)
+
+    def _record_answer(self, data: bytes, now_ns: int) -> None:
+        with suppress(ProtocolError):  # the machine has ended, too
+            is_whole = bool(self._answers.feed(data))
+            self._asked_ns = None if is_whole or self._asked_ns is None else now_ns
+
+    def check_answer(self, now_ns: int) -> None:
+        """Check that the broker waits no longer than its limit for an answer."""
+        if self.machine is not None and self._asked_ns is not None and now_ns >= self._node.resume_ns:
+            waited_ns = now_ns - self._asked_ns
+            conclude(28, waited_ns <= ANSWER_TIMEOUT_NS, f"{self.name} waits {waited_ns} ns for an answer")
 
     def _arrive(self, data: bytes) -> None:
         if self.session is None:
@@ -145,6 +161,7 @@ class LookupLink:
         if machine is None:
             return
         if data := machine.data_to_send():
+            self._asked_ns = self._world.now_ns
             self._up.send(data, self._world.now_ns)
         if machine.ended:
             self._world.note("%s ends: %s", self.name, machine.error)

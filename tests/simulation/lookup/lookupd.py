@@ -109,6 +109,8 @@ class Lookupd:
                 send_raw(self.registry, self.info, values["what"], self._world.now_ns)
             case "raw":
                 pass
+            case "list":
+                self.check(whole=True)
             case _ if self.registry is not None and self.resume_ns <= self._world.now_ns:
                 self._administer(verb, values["topic"], values["channel"], values.get("node", ""))
         for link in self._links:

@@ -64,6 +64,7 @@ class Lookups:
                 lookupd.check()
         for announcer in self._announcers.values():
             for name, link in announcer.links.items():
+                link.check_answer(self._world.now_ns)
                 if link.needs_check and link.is_quiet:
                     link.needs_check = False
                     if wrong := announcer.wrong_registrations(self.lookupds[name]):

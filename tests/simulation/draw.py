@@ -18,6 +18,7 @@ from tests.simulation.auth.draw import with_auth
 from tests.simulation.foreign import ITEMS
 from tests.simulation.lookup.draw import with_lookupds
 from tests.simulation.plan import Plan, Step
+from tests.simulation.situations import with_situations
 
 FAULTS: Final = (
     *("cut", "stall", "half-open", "slow", "double", "refuse", "suspend", "late"),
@@ -35,6 +36,7 @@ CONSUMER_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "low_rdy_idle_timeout": (1.0,),
     "low_rdy_timeout": (1.0, 2.0),
     "rdy_redistribute_interval": (0.1, 1.0),
+    "max_backoff_duration": (0.015, 0.3),
 }
 NODE_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "timing": ("nsqd",),
@@ -52,6 +54,7 @@ NODE_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "e2e_processing_latency_window_time_ns": (1_000_000_000,),
     "log_level": ("debug",),
     "enable_experiments": (["topology-aware-consumption"],),
+    "max_req_timeout_ns": (250_000_000,),
 }
 ADMINISTRATION: Final = (
     *("pause channel", "pause channel", "pause topic", "unpause channel", "unpause topic", "make channel"),
@@ -168,6 +171,8 @@ class _Drawing:
                     steps += self._publish_again(producer, clocks_us)
         steps.sort(key=lambda step: step.at_us)
         plan = Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
+        if not self._has_partitions:
+            plan = with_situations(plan, faults=self._faults, features=self._features)
         if self._has_partitions or any("max_channel_consumers" in options for options in nodes.values()):
             return plan  # a consumer that is refused does not find all brokers that are listed
         plan = with_lookupds(plan, swarm=partial(_swarm, none=True), times=self._times)

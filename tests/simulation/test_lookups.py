@@ -78,7 +78,7 @@ def test_some_of_the_worlds_have_nsqlookupds_with_all_faults():
     names = {step.verb for step in steps if step.who.startswith("lookupd-")}
     links = {step.verb for step in steps if "/lookupd-" in step.who}
     administration = {"tombstone topic", "delete topic", "delete channel", "make topic", "make channel"}
-    assert names == administration | {"start", "raw", *FAULTS[4:]} - {"tombstones", "deletion", "move"}
+    assert names == administration | {"start", "raw", "list", *FAULTS[4:]} - {"tombstones", "deletion", "move"}
     assert links == {"inject", *FAULTS[:4]}
     assert {step.values["how"] for step in steps if step.verb == "answers"} == set(HOW)
     assert any(step.verb == "move" for step in steps)

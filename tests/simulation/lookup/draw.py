@@ -43,6 +43,8 @@ def with_lookupds(
     }
     players = {name: drawing.player(player, list(lookupds)) for name, player in plan.players.items()}
     steps = [step for name in lookupds for step in drawing.lookupd(name)]
+    for name, options_of_one in lookupds.items():
+        steps += drawing.tombstones(name, options_of_one["tombstone_lifetime_ns"] // 1000)
     for node in plan.nodes:
         steps += drawing.moves(node)
         steps += [step for name in lookupds for step in drawing.link(f"{node}/{name}")]
@@ -136,6 +138,21 @@ class _Drawing:
         if random.random() < 0.4:
             topic = random.choice(self._plan.options["topics"])
             yield Step(random.choice((0, 1_000)), name, "make channel", {"topic": topic, "channel": "e#ephemeral"})
+
+    def tombstones(self, name: str, lifetime_us: int) -> Iterator[Step]:
+        """Draw tombstones of brokers that have the topic, and when all is compared: just before and after their end."""
+        random = self._random_of(f"{name}/tombstones")
+        publishes = [step for step in self._plan.steps if step.verb == "publish"]
+        for step in random.choices(publishes, k=2) if publishes and "tombstones" in self._faults else ():
+            at_us = step.at_us + random.choice((1_000, 500_000))
+            values = {"topic": step.values["topic"], "channel": "a"}
+            node = self._plan.players[step.who]["node"]
+            yield Step(at_us, name, "tombstone topic", values | {"node": node})
+            if "deletion" in self._faults:
+                yield Step(step.at_us, node, "make channel", values)
+                yield Step(at_us + lifetime_us // 2, node, "delete channel", values)
+            for end_us in (lifetime_us - 1, lifetime_us, lifetime_us + random.choice((1_000, 1_000_000))):
+                yield Step(at_us + end_us, name, "list")
 
     def _administration(self, name: str, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         """Draw what an admin does; a deletion is done in an nsqlookupd, in a broker, or in both."""

@@ -1,0 +1,173 @@
+"""Draws situations: a few steps that belong together, and that independent steps seldom make.
+
+Each begins with a publish to a consumer that is connected, so that it holds messages. Each has a random generator of
+its own, and exists in a part of the worlds that have its features and faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from random import Random
+from typing import Final
+
+import attrs
+
+from tests.simulation.plan import Plan, Step
+
+SHARE: Final = 0.8
+"""In how many of the worlds that may have it a situation exists."""
+
+NEAR_US: Final = (1_000, 120_000, 300_000)
+"""How long after a publish its messages are taken for delivered; the network delays by up to 50 ms in a direction."""
+
+TOUCHES_MAX: Final = 12
+BURST_ID: Final = 10_000
+"""From which on publishes of a burst are numbered; those of single steps have lower numbers."""
+
+
+@attrs.frozen
+class Holding:
+    """A consumer to which messages are published.
+
+    Attributes:
+        name: of the consumer.
+        link: its connection to the broker.
+        producer: the one that publishes.
+        node: the broker.
+        place: the topic and the channel.
+        at_us: the time of the publish.
+    """
+
+    name: str
+    link: str
+    producer: str
+    node: str
+    place: dict[str, str]
+    at_us: int
+
+    def does(self, at_us: int, *fates: str, count: int = 0, kept: int = 0) -> Step:
+        """Have the consumer handle messages; it connects first if it has to."""
+        return Step(max(at_us, 0), self.name, "handle", {"count": count, "kept": kept, "fates": list(fates)})
+
+
+def with_situations(plan: Plan, *, faults: Collection[str], features: Collection[str]) -> Plan:
+    """Return the plan, with the steps of situations.
+
+    Args:
+        plan: it has all nodes, players and steps.
+        faults: those that exist in the world.
+        features: likewise.
+    """
+    consumers = {name: player for name, player in plan.players.items() if player["kind"] == "consumer"}
+    publishes = [step for step in plan.steps if step.verb == "publish" and step.who in plan.players]
+    names = {*faults, *features}
+    steps = list(plan.steps)
+    for kind, (needed, draw) in SITUATIONS.items():
+        random = Random(f"{plan.seed}/plan/situation/{kind}")
+        if not needed <= names or random.random() >= SHARE:
+            continue
+        fits = [
+            (name, step)
+            for name, player in consumers.items()
+            for step in publishes
+            if step.values["topic"] == player["topic"] and not step.values.get("is_cancelled")
+            if "ephemeral" not in needed or player["channel"].endswith("#ephemeral")
+        ]
+        found = _holding(random, plan, fits)
+        if found is not None:
+            steps += [found.does(found.at_us - 200_000), *draw(random, plan, found, names)]
+    return attrs.evolve(plan, steps=tuple(sorted(steps, key=lambda step: step.at_us)))
+
+
+def _holding(random: Random, plan: Plan, fits: list[tuple[str, Step]]) -> Holding | None:
+    if not fits:
+        return None
+    name, step = random.choice(fits)
+    node, consumer = plan.players[step.who]["node"], plan.players[name]
+    place = {key: consumer[key] for key in ("topic", "channel")}
+    return Holding(name, f"{name}/{node}", step.who, node, place, step.at_us)
+
+
+def _lost(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A consumer is lost with messages, and before they time out an admin acts on its channel, or it comes back.
+
+    Sometimes it is not lost, and an admin takes its messages.
+    """
+    cut_us = found.at_us + random.choice(NEAR_US)
+    if random.random() < 0.8:
+        yield Step(cut_us, found.link, "cut", {"ways": "both"})
+    at_us = cut_us + random.choice((0, 1_000, 200_000))
+    if "delete" in names and random.random() < 0.8:
+        verb = random.choice(("empty channel", "empty channel", "empty channel", "delete channel", "delete topic"))
+        yield Step(at_us, found.node, verb, found.place)
+    yield found.does(at_us + random.choice((0, 1_000, 1_500_000)))
+
+
+def _ended_late(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A channel is deleted, and is there again before the connection of its consumer has been closed."""
+    at_us = found.at_us + random.choice(NEAR_US)
+    yield Step(at_us, found.link, "late end", {"for_us": random.choice((20_000, 500_000, 3_000_000))})
+    yield Step(at_us, found.node, random.choice(("delete channel", "delete channel", "delete topic")), found.place)
+    yield Step(at_us + random.choice((0, 10_000)), found.node, "make channel", found.place)
+
+
+def _stalled(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """The network stalls until messages have timed out, so two deliveries of them arrive together."""
+    for_us = round(1000 * plan.options["msg_timeout_ms"] * random.choice((1.1, 1.6)))
+    yield Step(max(found.at_us - 1_000, 0), found.link, "stall", {"ways": "down", "for_us": for_us})
+
+
+def _touched(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """Messages are touched again and again, until they may not be held any longer."""
+    timeout_us = 1000 * plan.options["msg_timeout_ms"]
+    most_us = plan.nodes[found.node]["max_msg_timeout_ns"] // 1000
+    at_us = found.at_us + random.choice(NEAR_US)
+    yield found.does(at_us, "touch", count=3)
+    for _ in range(TOUCHES_MAX):
+        at_us += round(timeout_us * random.choice((0.3, 0.6, 0.9)))
+        yield found.does(at_us, "touch", kept=10)
+        if at_us > found.at_us + most_us:
+            return
+
+
+def _tested(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """Handling fails, and the test message of backoff is lost, times out, or is requeued by its consumer."""
+    consumer = plan.options["consumer"]
+    wait_us = round(1e6 * min(2 * consumer["backoff_multiplier"], consumer["max_backoff_duration"]))
+    at_us = found.at_us + random.choice(NEAR_US)
+    yield found.does(at_us, "requeue 0 backoff", count=100)
+    at_us += wait_us + random.choice(NEAR_US[1:])
+    if "cut" in names and random.random() < 0.7:
+        yield Step(at_us, found.link, "cut", {"ways": "both"})
+    else:
+        yield found.does(at_us, random.choice(("keep", "requeue 0", "requeue 0 backoff")), count=100)
+    yield found.does(at_us + random.choice((0, 1_000, 200_000)))
+
+
+def _left(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A connection is left while messages of it are handled."""
+    at_us = found.at_us + random.choice(NEAR_US)
+    yield found.does(at_us, "keep", count=3)
+    yield Step(at_us, found.name, "disconnect")
+    yield found.does(at_us + random.choice((1_000, 500_000)), "finish", count=3, kept=10)
+
+
+def _burst(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A producer that gathers messages publishes some at nearly the same time."""
+    for number in range(4 if "linger_ms" in plan.players[found.producer] else 0):
+        values = {"id": BURST_ID + number, "topic": found.place["topic"], "count": 1, "delay_ms": None}
+        yield Step(found.at_us + number, found.producer, "publish", values | {"size": random.choice((0, 300))})
+
+
+Draw = Callable[[Random, Plan, Holding, Collection[str]], Iterator[Step]]
+
+SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
+    "lost": (frozenset(("cut",)), _lost),
+    "ended late": (frozenset(("ephemeral", "delete")), _ended_late),
+    "stalled": (frozenset(("stall",)), _stalled),
+    "touched": (frozenset(("touches",)), _touched),
+    "tested": (frozenset(("requeues",)), _tested),
+    "burst": (frozenset(("batches",)), _burst),
+    "left": (frozenset(("two nodes",)), _left),
+}
+"""By its name: the features and faults that it needs, and what draws its steps."""

@@ -49,6 +49,8 @@ SOMETIMES: Final = {
     "abandoned messages come back": "messages of a lost connection were delivered to another consumer",
     "a channel is emptied with messages in flight": "a channel was emptied while consumers held messages",
     "a channel is deleted with messages in flight": "a channel was deleted while consumers held messages",
+    "a channel is emptied with messages of a lost connection": "a lost connection had messages when it was emptied",
+    "a channel is deleted with messages of a lost connection": "a lost connection had messages when it was deleted",
     "a topic is deleted with a consumer": "a topic was deleted while a consumer was subscribed",
     "a topic is emptied with messages": "a topic was emptied while messages waited in it",
     "backoff waits": "a consumer was in backoff",

@@ -139,6 +139,8 @@ class Watch:
         if topic and channel and step.verb in {"empty channel", "delete channel"}:
             verb = "emptied" if step.verb == "empty channel" else "deleted"
             self._reach(f"a channel is {verb} with messages in flight", channel.in_flight_count)
+            has_lost = len(channel.holders()) > len(channel.subscriptions)
+            self._reach(f"a channel is {verb} with messages of a lost connection", has_lost)
         if topic and step.verb == "delete topic":
             self._reach(
                 "a topic is deleted with a consumer", any(each.subscriptions for each in topic.channels.values())

@@ -44,6 +44,22 @@ MUTANTS: Final = (
         breaks=(26,),
     ),
     Mutant(
+        "emptying a channel forgets the messages of lost connections",
+        "an operator empties a channel, and messages come back when they time out",
+        CHANNEL,
+        "        for held in (self.subscriptions, self._abandoned):",
+        "        for held in (self.subscriptions,):",
+        breaks=(1,),
+    ),
+    Mutant(
+        "the end of a consumer deletes a newer ephemeral channel of the same name",
+        "a channel that was made again loses its messages and its consumers",
+        "broker/core/broker.py",
+        "topic is not None and topic.channels.get(channel.name) is channel",
+        "topic is not None and channel.name in topic.channels",
+        breaks=(14,),
+    ),
+    Mutant(
         "sets of lost connections stay",
         "the memory of the broker grows with each reconnect",
         CHANNEL,

@@ -32,6 +32,14 @@ MUTANTS: Final = (
         breaks=(12,),
     ),
     Mutant(
+        "a test message that is lost with its connection is not replaced",
+        "after a failure and a lost connection a consumer gets nothing any more",
+        "consumer/core.py",
+        "            if test is not None and test.session is session:",
+        "            if test is not None and test.session is session and not test.is_answered:",
+        breaks=(27,),
+    ),
+    Mutant(
         "a publish that is withdrawn while it lingers is sent",
         "a message that the program has cancelled, and perhaps sent again, arrives",
         "producer/linger.py",

@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan, Step
 SHARE: Final = 0.8
 """In how many of the worlds that may have it a situation exists."""
 
-NEAR_US: Final = (1_000, 120_000, 300_000)
+NEAR_US: Final = (20_000, 120_000, 300_000)
 """How long after a publish its messages are taken for delivered; the network delays by up to 50 ms in a direction."""
 
 TOUCHES_MAX: Final = 12
@@ -60,7 +60,7 @@ def with_situations(plan: Plan, *, faults: Collection[str], features: Collection
     """
     consumers = {name: player for name, player in plan.players.items() if player["kind"] == "consumer"}
     publishes = [step for step in plan.steps if step.verb == "publish" and step.who in plan.players]
-    names = {*faults, *features}
+    names = {*faults, *features, *(("faults",) if faults else ())}
     steps = list(plan.steps)
     for kind, (needed, draw) in SITUATIONS.items():
         random = Random(f"{plan.seed}/plan/situation/{kind}")
@@ -96,8 +96,8 @@ def _lost(random: Random, plan: Plan, found: Holding, names: Collection[str]) ->
     cut_us = found.at_us + random.choice(NEAR_US)
     if random.random() < 0.8:
         yield Step(cut_us, found.link, "cut", {"ways": "both"})
-    at_us = cut_us + random.choice((0, 1_000, 200_000))
-    if "delete" in names and random.random() < 0.8:
+    at_us = cut_us + random.choice((1_000, 100_000, 300_000))
+    if random.random() < 0.8:
         verb = random.choice(("empty channel", "empty channel", "empty channel", "delete channel", "delete topic"))
         yield Step(at_us, found.node, verb, found.place)
     yield found.does(at_us + random.choice((0, 1_000, 1_500_000)))
@@ -134,7 +134,7 @@ def _tested(random: Random, plan: Plan, found: Holding, names: Collection[str]) 
     """Handling fails, and the test message of backoff is lost, times out, or is requeued by its consumer."""
     consumer = plan.options["consumer"]
     wait_us = round(1e6 * min(2 * consumer["backoff_multiplier"], consumer["max_backoff_duration"]))
-    at_us = found.at_us + random.choice(NEAR_US)
+    at_us = found.at_us + random.choice(NEAR_US[1:])
     yield found.does(at_us, "requeue 0 backoff", count=100)
     at_us += wait_us + random.choice(NEAR_US[1:])
     if "cut" in names and random.random() < 0.7:
@@ -162,7 +162,7 @@ def _burst(random: Random, plan: Plan, found: Holding, names: Collection[str]) -
 Draw = Callable[[Random, Plan, Holding, Collection[str]], Iterator[Step]]
 
 SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
-    "lost": (frozenset(("cut",)), _lost),
+    "lost": (frozenset(("faults",)), _lost),
     "ended late": (frozenset(("ephemeral", "delete")), _ended_late),
     "stalled": (frozenset(("stall",)), _stalled),
     "touched": (frozenset(("touches",)), _touched),
@@ -170,4 +170,4 @@ SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
     "burst": (frozenset(("batches",)), _burst),
     "left": (frozenset(("two nodes",)), _left),
 }
-"""By its name: the features and faults that it needs, and what draws its steps."""
+"""By its name: the features and faults that it needs, or any ``faults``, and what draws its steps."""

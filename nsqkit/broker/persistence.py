@@ -186,12 +186,14 @@ class Persistence:
 
     def close(self, broker: Broker) -> None:
         """Write the names, then all messages, and give up the directory."""
+        names_are_saved = True
         try:
             self._files.replace(metadata.FILE_NAME, metadata.document(broker))
         except OSError as error:
             logger.error("failed to persist metadata - %s", error_text(error))
+            names_are_saved = self._saved_revision == broker.changes.revision
         with ThreadPoolExecutor(CLOSING_THREADS) as pool:
-            for failure in broker.close(pool.map):
+            for failure in broker.close(pool.map, names_are_saved=names_are_saved):
                 logger.error("failed to keep messages - %s", error_text(failure))
         self.storage.close()
         self._log_reports()

@@ -297,3 +297,17 @@ async def test_stop_syncs_each_file_and_all_names_once():
     assert disk.operation_count - before[1] <= 12 * 50 + 20
     names = set(disk.files)
     assert set(disk.power_cut(Random(1)).files) == names, "all names are synced"
+
+
+async def test_stop_without_names_keeps_the_messages_of_a_new_channel_in_the_topic():
+    disk = Disk({})
+    async with running(disk, durability="fsync") as broker:
+        broker.topics.get_or_create(b"t").put([b"m"], 1)
+    async with running(disk, durability="fsync") as broker:
+        channel = broker.topics[b"t"].channel(b"c", 1)
+        assert len(channel.queue) == 1
+        disk.fail(errno.ENOSPC, times=1)
+    async with running(disk, durability="fsync") as broker:
+        topic = broker.topics[b"t"]
+        assert not topic.channels
+        assert [frame[FRAME_HEADER_LENGTH:] for frame in topic.queue.messages()] == [b"m"]

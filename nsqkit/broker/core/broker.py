@@ -11,6 +11,7 @@ is the time of the next ``handle_deadline``.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -234,13 +235,15 @@ class Broker:
             reason = f"channel {channel.name.decode()} of topic {topic.name.decode()} was deleted"
             self.sessions.by_subscription[subscription].end(reason)
 
-    def close(self, each: Map = map) -> list[OSError]:
+    def close(self, each: Map = map, *, names_are_saved: bool = True) -> list[OSError]:
         """Have the storage keep all messages for the next start; return the errors.
 
         Args:
             each: calls a function for each topic; it may do so in threads, since topics share no files.
+            names_are_saved: all topics and channels are named on disk.
         """
-        return list(chain.from_iterable(each(Topic.close, self.topics.values())))
+        close = partial(Topic.close, names_are_saved=names_are_saved)
+        return list(chain.from_iterable(each(close, self.topics.values())))
 
 
 def _identify_limits(options: BrokerOptions) -> IdentifyLimits:

@@ -240,12 +240,17 @@ class Topic:
         self._delays.delete()
         self._timers.cancel(self)
 
-    def close(self) -> list[OSError]:
-        """Store all messages, the channels' too, for the next start; return the errors."""
+    def close(self, *, names_are_saved: bool = True) -> list[OSError]:
+        """Store all messages, the channels' too, for the next start; return the errors.
+
+        Args:
+            names_are_saved: all channels are named on disk; otherwise the next start may not find their messages.
+        """
         self._delays.write({})
         failures = _failures(channel.close for channel in self.channels.values())
-        # Messages that a channel could not store are still in the topic's files, with --durability=fsync.
-        return failures + _failures([self.queue.leave if failures else self.queue.close])
+        # Messages that no channel has for certain are still in the topic's files, with --durability=fsync.
+        is_safe = names_are_saved and not failures
+        return failures + _failures([self.queue.close if is_safe else self.queue.leave])
 
 
 def _failures(closings: Iterable[Callable[[], None]]) -> list[OSError]:

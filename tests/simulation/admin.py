@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.data_path import check_deleted, check_emptied
 from tests.simulation.oracle import Oracle
 
 if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.topics.topic import Topic
     from tests.simulation.node import Node
 
 
 def administer(node: Node, action: str, topic_name: bytes, name: bytes) -> None:
-    """Do as an administrator does; a channel that is not there is made."""
+    """Do as an administrator does; a channel that is not there is made. An OSError is raised when all else is done."""
     broker = node.broker
     if broker is None or node.is_suspended:
         return
+    try:
+        _act(node, broker, action, topic_name, name)
+    except OSError:
+        node.settle_now()
+        raise
+    node.settle_now()
+
+
+def _act(node: Node, broker: Broker, action: str, topic_name: bytes, name: bytes) -> None:
     if action in {"delete channel", "delete topic"} and node.disk is not None and node.disk.is_failing:
         node.deliveries.may_repeat = True  # files that cannot be removed are there again with the next of that name
     oracle, now_ns = node.oracle or Oracle(node.options), node.now_ns
@@ -29,11 +40,12 @@ def administer(node: Node, action: str, topic_name: bytes, name: bytes) -> None:
         case "empty channel":
             node.history.forget(topic_name, name)
             channel.empty()
+            node.check_removed(topic_name + b":" + name, check_emptied)
             oracle.empty_channel(channel_oracle)
         case "delete channel":
             node.history.delete_channel(topic_name, name)
             broker.delete_channel(topic_name, name)
-            node.check_deleted(topic_name + b":" + name)
+            node.check_removed(topic_name + b":" + name, check_deleted)
             oracle.delete_channel(channel_oracle)
         case "pause topic":
             topic.pause()
@@ -44,14 +56,14 @@ def administer(node: Node, action: str, topic_name: bytes, name: bytes) -> None:
         case "empty topic":
             node.history.empty_topic(topic_name)
             topic.empty()
+            node.check_removed(topic_name, check_emptied)
             topic_oracle.waiting, topic_oracle.put_count = [], 0
         case "delete topic":
             node.history.delete_topic(topic_name)
             broker.delete_topic(topic_name)
-            node.check_deleted(topic_name)
+            node.check_removed(topic_name, check_deleted)
             del oracle.topics[topic_name]
             node.ids.pop(topic_name, None)
-    node.settle_now()
 
 
 def start_topic(node: Node, topic: Topic, names: list[bytes]) -> None:

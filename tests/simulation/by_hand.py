@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace, coroutine
 from typing import TYPE_CHECKING, Any
 
+from nsqkit.broker.core import metadata
 from tests.broker.core.disk.disks import Content, Ended, MemoryFileStore
 from tests.simulation import data_path
+from tests.simulation.broken import conclude
 
 if TYPE_CHECKING:
     from random import Random
@@ -266,6 +268,8 @@ class Committer:
         self._waits_for: Event | int | None = None
         self._due_ns: int | None = None
         self._now_ns = 0
+        self._broker: Broker | None = None
+        self._named_revision = -1  # whose names have been compared
 
     def now_ns(self) -> int:
         """The time, as its clock."""
@@ -282,6 +286,7 @@ class Committer:
             OSError, OptionError: it cannot be opened.
         """
         self.persistence.open(broker, now_ns)
+        self._broker = broker
         self._run = self.persistence.run(broker, self).__await__()
         self._waits_for = None
         self.step(now_ns)
@@ -302,6 +307,21 @@ class Committer:
     @property
     def is_idle(self) -> bool:
         return isinstance(self._waits_for, Event) and not self._waits_for.is_set()
+
+    def check_names(self) -> None:
+        """Check that the names on the disk are those of the broker, unless they are being written."""
+        broker = self._broker
+        if broker is None or not self.is_idle or broker.changes.revision == self._named_revision:
+            return
+        self._named_revision = broker.changes.revision
+        with self._disk.checked():
+            written, document = self._disk.read(metadata.FILE_NAME), metadata.document(broker)
+        conclude(14, written == document, f"the names on the disk are {written!r}, not {document!r}")
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it waits for a time, after a failure."""
+        return isinstance(self._waits_for, int)
 
     def next_deadline(self, now_ns: int) -> int | None:
         """Return when to call ``step``."""

@@ -113,9 +113,15 @@ def check_no_orphans(files: Mapping[str, bytes], *, left: Collection[str] | None
 
 def check_deleted(files: Iterable[str], queue: str, *, has_temporary: bool) -> None:
     """Check that a queue that was deleted has no files but temporary ones of a crash, or of a sync that runs."""
+    check_emptied(files, queue, has_temporary=has_temporary)
+    conclude(17, f"{queue}.deferred.dat" not in files, f"the times of {queue} were not deleted")
+
+
+def check_emptied(files: Iterable[str], queue: str, *, has_temporary: bool) -> None:
+    """Check that a queue that was emptied has no files of messages; temporary ones are as for ``check_deleted``."""
     allowed = (".bad", ".tmp") if has_temporary else ".bad"
     left = [name for name in files if name.startswith(f"{queue}.diskqueue.") and not name.endswith(allowed)]
-    conclude(17, not left, f"{left} were not deleted")
+    conclude(17, not left, f"{left} were not removed")
 
 
 def check_stopped(
@@ -129,11 +135,19 @@ def check_stopped(
         is_durable: a deferred message that was finished may be there while others wait before it.
         left: the files without a name that its last life has left; None if it was never killed.
     """
-    found = read(files)
+    lost = unnamed(files).intersection(left or ())
+    found = read({name: data for name, data in files.items() if name not in lost})
     if kept is not None:
         found = found & kept if is_durable else found
         conclude(17, found == kept, f"the files have {found}, not {kept}")
     check_no_orphans(files, left=left)
+
+
+def check_empty(files: Mapping[str, bytes]) -> None:
+    """Check that the topics and channels of a broker that was stopped have no messages left."""
+    topics = names(files)
+    left = [each for each in read(files) if each[1].decode() in {"", *topics.get(each[0].decode(), ())}]
+    conclude(9, not left, f"{left} are finished, and in the files")
 
 
 def check_file_counts(files: Iterable[str]) -> None:

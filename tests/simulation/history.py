@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nsqkit.errors import BrokerError, FinishFailed, RequeueFailed, TouchFailed
 from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
 from tests.simulation.promises import CHANNELS, Ledger, Publish
+from tests.simulation.refusals import Refusals
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.session.session import Session
     from nsqkit.wire.commands import Command
+    from tests.broker.core.disk.disks import MemoryFileStore
 
 ANSWERED = (b"IDENTIFY", b"AUTH", b"SUB", b"CLS")
 PUBLISHES = (b"PUB", b"MPUB", b"DPUB")
@@ -24,6 +26,9 @@ class History:
 
     Args:
         is_durable: acknowledged messages have to survive everything (``--durability=fsync``).
+
+    Attributes:
+        ledger: the messages that it owes.
     """
 
     def __init__(self, is_durable: bool) -> None:
@@ -32,6 +37,7 @@ class History:
         self._expected: dict[Session, deque[Publish | None]] = {}
         self._bodies: dict[Session, dict[bytes, bytes]] = {}
         self._channels: dict[Session, tuple[bytes, bytes]] = {}
+        self._refusals = Refusals()
 
     def command(self, session: Session, command: Command, broker: Broker) -> Sequence[bytes]:
         """Record a command that the broker receives; return the bodies that it publishes."""
@@ -55,11 +61,19 @@ class History:
                     self.ledger.finish(*self._channels[session], held[message_id])
         return ()
 
-    def frames(self, session: Session, frames: Sequence[Response | BrokerError | MessageFrame]) -> None:
+    def frames(
+        self,
+        session: Session,
+        frames: Sequence[Response | BrokerError | MessageFrame],
+        broker: Broker,
+        disk: MemoryFileStore | None,
+    ) -> None:
         """Record what the broker sends to a client."""
         for frame in frames:
             if isinstance(frame, MessageFrame):
                 self._bodies.setdefault(session, {})[frame.id] = frame.body
+                if session in self._channels:
+                    self._refusals.delivered(*self._channels[session], frame.body)
             elif isinstance(frame, Response) and frame.payload == HEARTBEAT:
                 continue
             elif not isinstance(frame, (FinishFailed, RequeueFailed, TouchFailed)):
@@ -67,6 +81,9 @@ class History:
                 publish = expected.popleft() if expected else None
                 if publish is not None and isinstance(frame, Response):
                     self.ledger.acknowledge(publish)
+                elif publish is not None and disk is not None:
+                    topic = broker.topics.get(publish.topic)
+                    self._refusals.refuse(publish, topic, disk.files, is_alone=not any(expected))
 
     def promise_nothing(self) -> None:
         """Record that messages may be lost from now on: a file was damaged."""
@@ -101,7 +118,7 @@ class History:
     def delete_topic(self, topic: bytes) -> None:
         self.ledger.delete_topic(topic)
 
-    def check(self, found: dict[tuple[bytes, bytes], set[bytes]]) -> None:
+    def check(self, found: Iterable[tuple[bytes, bytes, bytes]]) -> None:
         """Compare with the messages that a new life has found."""
         if self._is_durable:
             self.ledger.check(found)

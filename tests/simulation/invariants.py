@@ -123,12 +123,4 @@ def check_bodies(broker: Broker, oracle: Oracle) -> None:
         frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
         bodies = Counter(copy.body for copy in (*expected.queued, *expected.deferred))
         conclude(1, Counter(frame[FRAME_HEADER_LENGTH:] for frame in frames) == bodies, f"bodies of {expected.name!r}")
-
-
-def is_empty(broker: Broker) -> bool:
-    """Return whether no message waits, is deferred or is in flight."""
-    return not any(
-        len(topic.queue)
-        or any(len(each.queue) or len(each.deferred) or each.in_flight_count for each in topic.channels.values())
-        for topic in broker.topics.values()
     )

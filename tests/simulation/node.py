@@ -21,17 +21,16 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.testing.link.faults import Faults
 from tests.broker.core.disk.disks import Ended
-from tests.simulation import data_path
+from tests.simulation import contents, data_path
 from tests.simulation.admin import administer, start_topic
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.by_hand import Committer, Disk
-from tests.simulation.contents import Times, expected_after_stop, expected_times, found_in, names_of, times_of
 from tests.simulation.counts import check_counts, check_reports
 from tests.simulation.deliveries import Deliveries
 from tests.simulation.endings import Endings
 from tests.simulation.foreign import refuses_commands
 from tests.simulation.history import History
-from tests.simulation.invariants import check_bodies, check_end, check_later, check_node, is_empty
+from tests.simulation.invariants import check_bodies, check_end, check_later, check_node
 from tests.simulation.network import END, MS
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import WatchedStorage
@@ -50,7 +49,6 @@ COMMIT_DELAYS_NS = (0, 0, MS // 10, MS, 20 * MS)
 COUNTS_EVERY = 8  # checks
 
 P = ParamSpec("P")
-
 _options = cache(BrokerOptions)
 
 
@@ -82,7 +80,7 @@ class Node:
         self.oracle: Oracle | None = None
         has_disk = options.get("durability", "memory") != "memory"
         self.disk = Disk(note=world.disk_note(name), clock=lambda: self.now_ns) if has_disk else None
-        self.history = History(self.disk is not None and self.options.durability == "fsync")
+        self.history = History(self.options.durability == "fsync" and not world.identity.sample_rate)
         self.deliveries = Deliveries(is_fair=self.options.timing == "exact" and not self.options.enable_experiments)
         self.accepted: set[bytes] = set()
         self.finished_count = self.refuses_until_ns = self.resume_ns = 0
@@ -94,7 +92,7 @@ class Node:
         self._check_count = self._offset_ns = 0
         self._stopped_with: Counter[tuple[bytes, bytes, bytes]] | None = None
         self._stopped_names: dict[bytes, object] = {}
-        self._stopped_times: Times = Counter()
+        self._stopped_times: contents.Times = Counter()
         self._watched: WatchedStorage | None = None
         self._was_killed = self._is_whole = True
         self._was_ever_killed = self._is_torn = False
@@ -177,31 +175,25 @@ class Node:
 
     def _check_found(self, broker: Broker) -> None:
         # After a power cut, depths count messages that are lost, until they are read.
-        queues = [
-            queue
-            for topic in broker.topics.values()
-            for queue in (topic.queue, *(channel.queue for channel in topic.channels.values()))
-        ]
         try:
-            self._is_whole = all(len(queue) == len(queue.messages()) for queue in queues)
-            found = found_in(broker)
+            self._is_whole = all(len(queue) == len(queue.messages()) for queue in contents.queues_of(broker))
+            found = contents.found_in(broker)
         except OSError:
             if not self._is_torn and not self._has_disk_faults:
                 raise
             self._is_whole = False
             return
-        bodies: dict[tuple[bytes, bytes], set[bytes]] = {}
-        for topic_name, channel_name, body in found:
-            bodies.setdefault((topic_name, channel_name), set()).add(body)
+        if not (self._is_torn or self._has_disk_faults or self.options.keep_deferred):
+            contents.check_depths(broker)
         if self._stopped_with is not None and not self._has_disk_faults:
-            times = times_of(broker)
+            times = contents.times_of(broker)
             conclude(16, self._stopped_times <= times, f"a stop changed the times {self._stopped_times} to {times}")
             # With fsync, a deferred message that was finished may come back while others wait before it.
             kept = found & self._stopped_with if self.options.durability == "fsync" else found
-            conclude(14, names_of(broker) == self._stopped_names, f"a stop changed {self._stopped_names}")
+            conclude(14, contents.names_of(broker) == self._stopped_names, f"a stop changed {self._stopped_names}")
             conclude(15, kept == self._stopped_with, f"a stop changed {self._stopped_with} to {found}")
         self._stopped_with = None
-        self.history.check(bodies)
+        self.history.check(found)
         if self._watched is not None:
             assert self.disk is not None
             self._watched.check(self.disk, killed=self._was_killed)
@@ -212,12 +204,12 @@ class Node:
         if self.broker is None:
             return
         if self._committer is not None:
-            kept = None if self.oracle is None else expected_after_stop(self.oracle)
-            to_find = None if self.oracle is None else expected_after_stop(self.oracle, is_started=True)
-            self._stopped_names = names_of(self.broker)
+            kept = None if self.oracle is None else contents.expected_after_stop(self.oracle)
+            to_find = None if self.oracle is None else contents.expected_after_stop(self.oracle, is_started=True)
+            self._stopped_names = contents.names_of(self.broker)
             self._stopped_times = Counter()
             if self.oracle is not None and self.options.keep_deferred:
-                self._stopped_times = expected_times(self.oracle)
+                self._stopped_times = contents.expected_times(self.oracle)
             try:
                 self._committer.stop(self.broker)
             except Ended:
@@ -233,11 +225,11 @@ class Node:
             is_durable, left = self.options.durability == "fsync", self.disk.left if self._was_ever_killed else None
             data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, left=left)
 
-    def check_deleted(self, queue: bytes) -> None:
-        """Check that a queue that was deleted has no files; after a power cut, a file may be there that was removed."""
+    def check_removed(self, queue: bytes, check: Callable[..., None]) -> None:
+        """Check that a queue has no files any more; after a power cut, a file may be there that was removed."""
         if self.disk is not None and not self._has_disk_faults and not self._is_torn:
             has_temporary = self._was_ever_killed or self.is_committing
-            data_path.check_deleted(self.disk.files, queue.decode(), has_temporary=has_temporary)
+            check(self.disk.files, queue.decode(), has_temporary=has_temporary)
 
     def crash(self, *, killed: bool) -> None:
         """End without a word: the process was killed, or the power was cut."""
@@ -378,7 +370,8 @@ class Node:
         self._world.touch(self)
 
     def _send(self, session: Session) -> None:
-        link = self.links[session]
+        link, broker = self.links[session], self.broker
+        assert broker is not None
         while (data := session.data_to_send()) or session.has_input:
             frames = link.read_frames(data)
             link.note_frames(frames)
@@ -386,7 +379,7 @@ class Node:
                 self.oracle.frames(session, frames, self.now_ns)
             if self._world.watch is not None:
                 self._world.watch.frames(self, session, frames, self._world.now_ns)
-            self.history.frames(session, frames)
+            self.history.frames(session, frames, broker, self.disk)
             self.deliveries.frames(session, frames)
             if data:  # END, which is empty, is sent by _close
                 link.answer(data)
@@ -470,6 +463,8 @@ class Node:
     def check(self, *, whole: bool = False) -> None:
         """Check the invariants of a broker at rest."""
         self.needs_check = False
+        if self._committer is not None:
+            self._committer.check_names()
         if self.broker is not None and self._world.now_ns >= self.resume_ns and not whole and not self.is_committing:
             self.deliveries.check_unsent(self.broker.sessions, self.now_ns)
         if self.broker is not None and self.oracle is not None and self._world.now_ns >= self.resume_ns:
@@ -492,9 +487,14 @@ class Node:
         if self.disk is not None:
             if self.oracle is not None and not self._is_torn and self.options.durability == "fsync":
                 data_path.check_file_counts(self.disk.files)
+            if self._random.random() < 0.5:
+                self.crash(killed=True)
+                self.start({})
             self.stop()
+            if not self._has_disk_faults and not self._is_torn:
+                data_path.check_empty(self.disk.files)
 
     @property
     def is_drained(self) -> bool:
         """Whether no message waits, is deferred or is in flight."""
-        return self.broker is not None and not self.is_committing and is_empty(self.broker)
+        return self.broker is not None and not self.is_committing and contents.is_empty(self.broker)

@@ -2,91 +2,39 @@
 
 Publishers and consumers connect and leave; topics and channels are created, paused, emptied and deleted; syncs run
 while others act; files are many and small; and the end comes in the middle of any operation on the disk, also of a
-start or a stop. After each restart the checks of ``promises`` have to hold. ``Machine`` is one run of a broker, from a
-start to a power cut; ``World`` acts on it at random, cuts its power, and checks its files.
+start or a stop. After each restart the checks of ``promises`` have to hold, and those of ``power_rules`` always.
+``World`` acts on a ``Machine`` at random, cuts its power, and checks its files. Some worlds have a disk that is full or
+fails now and then, a clock that is set back, deferrals that are kept, or consumers that take a sample; some end when
+all is finished, and nothing may come back then.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
 from random import Random
 
-import attrs
-
-from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session.session import Session
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
-from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.broker.core.disk.disks import Ended
-from tests.simulation.by_hand import Committer, Disk
-from tests.simulation.promises import CHANNELS, TOPIC, Ledger, Publish, WatchedStorage
+from tests.simulation.broken import Broken, conclude
+from tests.simulation.by_hand import Disk
+from tests.simulation.data_path import check_deleted, check_emptied
+from tests.simulation.power_machine import Client, Machine
+from tests.simulation.power_rules import Rules, all_in
+from tests.simulation.promises import CHANNELS, Ledger, WatchedStorage
 
 MS = 1_000_000
 TOPICS = (b"t", b"u")
 WAITS_MS = (0, 1, 1, 20, 300, 3_000)
-
-
-@attrs.define(eq=False)
-class Client:
-    """One connection, whose input is split into frames."""
-
-    session: Session
-    topic: bytes = b""
-    channel: bytes = b""
-    waiting: list[Publish] = attrs.field(factory=list)
-    held: list[tuple[bytes, bytes]] = attrs.field(factory=list)  # id and body
-
-    def frames(self, now_ns: int) -> Iterator[tuple[int, bytes]]:
-        self.session.process_input(now_ns)
-        data = self.session.data_to_send()
-        position = 0
-        while position < len(data):
-            size, kind = struct.unpack_from(">ii", data, position)
-            yield kind, data[position + 8 : position + 4 + size]
-            position += 4 + size
-
-
-class Machine:
-    """One run of a broker on a disk, with the real persistence."""
-
-    def __init__(self, disk: Disk, options: BrokerOptions, now_ns: int) -> None:
-        self._committer = Committer(disk, options, Random(0), (0,), WatchedStorage)
-        self.storage = self._committer.persistence.storage
-        self.broker = Broker(options, Random(0), self.storage)
-        self._committer.start(self.broker, now_ns)
-
-    @property
-    def has_work(self) -> bool:
-        """Whether names have to be written, or messages to be synced."""
-        self._committer.persistence.check(self.broker)
-        return not self._committer.is_idle
-
-    def sync(self, now_ns: int) -> Iterator[None]:
-        """Save and sync until all is done; it yields where others may act."""
-        while not self._committer.is_idle:
-            self._committer.step(now_ns)
-            yield
-
-    def stop(self) -> None:
-        """End as a broker does after SIGTERM."""
-        self._committer.stop(self.broker)
-
-    def drop(self) -> None:
-        """End as a process that is killed; its disk was copied before."""
-        self._committer.drop()
-
-    def contents(self) -> dict[tuple[bytes, bytes], set[bytes]]:
-        """Take out all that there is."""
-        found: dict[tuple[bytes, bytes], set[bytes]] = {}
-        for topic in self.broker.topics.values():
-            queues = {TOPIC: topic.queue, **{name: each.queue for name, each in topic.channels.items()}}
-            for place, queue in queues.items():
-                bodies = found.setdefault((topic.name, place), set())
-                while queue:
-                    bodies.update(frame[FRAME_HEADER_LENGTH:] for frame in queue.take(100, 1 << 20))
-        return found
+DRAIN_ROUNDS = 60
+SYNC_STEPS_MAX = 500
+DRAIN_ROUNDS_NS = 1_000 * MS, 20_000 * MS  # the first ones, and the others; some messages are deferred for ten minutes
+FAILURES = b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED"
 
 
 class World:
@@ -100,8 +48,14 @@ class World:
 
     def __init__(self, seed: int, tell: Callable[[str], None] | None = None, *, durability: str = "fsync") -> None:
         self.random = random = Random(seed)
+        features = Random(f"{seed}/features")
+        self._has_faults = features.random() < (0.3 if durability == "fsync" else 0.5)
+        self._has_clock_steps = features.random() < 0.3
+        self._sample_rate = 50 if features.random() < 0.03 else 0
+        self._drains = self._sample_rate > 0 or features.random() < 0.12
         self.now_ns = 1_700_000_000 * 1000 * MS
         self.options = BrokerOptions(
+            keep_deferred=features.random() < 0.3,
             durability=durability,
             mem_queue_size=random.choice((0, 2, 10)),
             sync_every=random.choice((1, 5, 40)),
@@ -110,8 +64,10 @@ class World:
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
         self.ledger = Ledger()
-        self.disk = Disk()
         self._tell = tell
+        self.disk = Disk(note=tell and self._note, clock=lambda: self.now_ns)
+        self._rules = Rules(self.options, has_faults=self._has_faults)
+        self._was_stopped = False
         self._number = 0
         self._machine: Machine | None = None
         self._clients: list[Client] = []
@@ -124,6 +80,8 @@ class World:
         for _ in range(runs):
             self._live(self.random.randint(steps // 3, steps))
             self._restart()
+        if self._drains:
+            self._drain()
 
     def _note(self, text: str, *values: object) -> None:
         if self._tell is not None:
@@ -137,21 +95,42 @@ class World:
             self.disk.end_after(random.randint(0, 8 * steps))
         self._machine = None
         try:
-            self._machine = Machine(self.disk, self.options, self.now_ns)
+            self._machine = machine = self._start()
             for _ in range(steps):
-                self._step(self._machine)
-            if random.random() < 0.2:
-                self._note("stop")
-                self._machine.stop()
+                self._step(machine)
+            if random.random() < (0.6 if self.options.keep_deferred else 0.2):
+                self._stop(machine)
         except Ended:
             self._note("ended in an operation")
+            self._rules.has_partial_record = True
+
+    def _start(self) -> Machine:
+        # A watched queue does not model a write that fails.
+        storage_type = DiskStorage if self._has_faults else WatchedStorage
+        if self._has_faults and self.random.random() < 0.3:
+            self._break_disk()
+            try:
+                return Machine(self.disk, self.options, self.now_ns, storage_type)
+            except OSError as error:
+                self._note("cannot start: %s", error)
+                self.disk.recover()
+        return Machine(self.disk, self.options, self.now_ns, storage_type)
+
+    def _stop(self, machine: Machine) -> None:
+        self._note("stop")
+        if self._has_faults and self.random.random() < 0.3:
+            self._break_disk()
+        self._rules.stopping(machine.broker, self.disk, self.now_ns)
+        machine.stop()
+        self._was_stopped = not self.disk.is_failing
 
     def _restart(self) -> None:
         random = self.random
         how = {name: random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
-        killed = random.random() < 0.2
+        killed = random.random() < (0.9 if self._drains else 0.2)
         self._note("%s", "killed" if killed else f"power cut {how}")
-        self.disk = Disk((self.disk.kill() if killed else self.disk.power_cut(random, **how)).files)
+        self.disk = self.disk.after(self.disk.kill() if killed else self.disk.power_cut(random, **how))
+        self._rules.end_life(self.disk.files, is_clean=self._was_stopped, killed=killed)
         if self._machine is not None:
             self._machine.drop()
         for name, data in self.disk.files.items():
@@ -162,18 +141,83 @@ class World:
         self.ledger.deleting.clear()
         self.ledger.acknowledged.clear()  # channels whose names were not saved are lost
         self._dropped = set()
-        self.now_ns += 1000 * MS  # ids contain the time, and a start takes longer than they can be ahead of it
-        if self.options.durability == "fsync":
-            found = Machine(Disk(self.disk.files), self.options, self.now_ns)
-            self.ledger.check(found.contents())
-            found.drop()
-        elif self._machine is not None and isinstance(self._machine.storage, WatchedStorage):
+        # Ids contain the time, and a start takes longer than they can be ahead of it.
+        self.now_ns += 1000 * MS
+        if self._has_clock_steps:
+            self.now_ns += random.choice((0, -1000, -1001, -1100, -4_000, -61_000)) * MS
+        if self.options.durability == "fsync" or self._was_stopped:
+            machine = Machine(Disk(self.disk.files), self.options, self.now_ns, DiskStorage)
+            self._rules.restarted(machine.broker)
+            found = machine.contents()
+            machine.drop()
+            if self.options.durability == "fsync" and not self._sample_rate:
+                self.ledger.check(found)
+            if self._was_stopped:
+                self._rules.started(found)
+        if self._machine is not None and isinstance(self._machine.storage, WatchedStorage):
             self._machine.storage.check(self.disk, killed=killed)
+        self._was_stopped = False
+
+    def _drain(self) -> None:
+        """Finish all messages, and end once more: none may come back."""
+        self._machine = machine = Machine(self.disk, self.options, self.now_ns, DiskStorage)
+        broker = machine.broker
+        for name in TOPICS:
+            topic = broker.topics.get_or_create(name)
+            topic.unpause(self.now_ns)
+            for channel_name in [*topic.channels] or CHANNELS[:1]:
+                topic.channel(channel_name, self.now_ns).unpause()
+                self._subscribe(machine, name, channel_name, 100)
+        self._note("drain")
+        for number in range(DRAIN_ROUNDS):
+            broker.settle(self.now_ns)
+            self._listen(machine)
+            for client in self._clients:
+                client.session.receive_data(b"NOP\n", self.now_ns)
+                while client.held:
+                    message_id, body = client.held.pop()
+                    self.ledger.finish(client.topic, client.channel, body)
+                    client.session.receive_data(b"FIN %s\n" % message_id, self.now_ns)
+            broker.settle(self.now_ns)
+            if self._has_faults and number < DRAIN_ROUNDS // 10:
+                self._break_disk()
+                self._wait(machine, self.options.sync_timeout_ns)
+                self._sync_all(machine)
+                continue
+            self.disk.recover()
+            self._sync_all(machine)
+            if not all_in(broker):
+                break
+            self._wait(machine, DRAIN_ROUNDS_NS[number > DRAIN_ROUNDS // 4])
+        else:
+            raise Broken(26, f"{all_in(broker)} are left")
+        self._wait(machine, self.options.sync_timeout_ns)
+        self._sync_all(machine)
+        if is_stopped := self.random.random() < 0.5:
+            self._note("stop")
+            machine.stop()
+        found = Machine(Disk(self.disk.files), self.options, self.now_ns, DiskStorage)
+        self._rules.drained(found.contents(), self.disk.files, is_stopped=is_stopped)
+        found.drop()
+        machine.drop()
+
+    def _sync_all(self, machine: Machine) -> None:
+        """Sync until nothing is to be done, unless the disk does not allow it."""
+        count = 0
+        while machine.has_work and count < SYNC_STEPS_MAX:
+            for _ in islice(machine.sync(self.now_ns), SYNC_STEPS_MAX):
+                count += 1
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def _step(self, machine: Machine) -> None:
         random = self.random
+        if self._has_faults and random.random() < 0.08:
+            self._break_disk()
+            for _ in range(random.choice((0, 0, 1, 3))):
+                self._publish(machine)
+            if random.random() < 0.4:
+                self._flow(machine)
         chance = random.random()
         if chance < 0.35:
             self._publish(machine)
@@ -189,6 +233,31 @@ class World:
             self._wait(machine, random.choice(WAITS_MS) * MS)
         machine.broker.settle(self.now_ns)
         self._listen(machine)
+
+    def _break_disk(self) -> None:
+        """Fill the disk or have it fail, or end that."""
+        random = self.random
+        if self.disk.is_failing and random.random() < 0.7:
+            self._note("the disk recovers")
+            self.disk.recover()
+        elif random.random() < 0.5:
+            room = random.choice((0, 10, 100, 500))
+            self._note("the disk has room for %d bytes", room)
+            self.disk.capacity = sum(map(len, self.disk.files.values())) + room
+        else:
+            number, after = random.choice((errno.EIO, errno.EMFILE)), random.choice((0, 0, 1, 2, 5))
+            times = random.choice((1, 1, 3, 100))
+            self._note("the disk fails %d times after %d operations", times, after)
+            self.disk.fail(number, after=after, times=times)
+
+    def _flow(self, machine: Machine) -> None:
+        """Have the messages that wait in a topic go to its channels."""
+        name = self.random.choice(TOPICS)
+        self._note("unpause %s", name)
+        with suppress(OSError):
+            topic = machine.broker.topics.get_or_create(name)
+            topic.channel(self.random.choice(CHANNELS), self.now_ns)
+            topic.unpause(self.now_ns)
 
     def _wait(self, machine: Machine, time_ns: int) -> None:
         end_ns = self.now_ns + time_ns
@@ -215,6 +284,7 @@ class World:
                 if self.disk.name_sync_count > self._name_sync_count:  # a commit, and not the writing of names alone
                     self.ledger.deleting -= self._dropped
                     self.ledger.deleted |= self._dropped
+                machine.check_names()
                 break
 
     # ---- clients -------------------------------------------------------------------------------------------------
@@ -240,13 +310,17 @@ class World:
             if len(bodies) > 1:
                 data += encode_multi_publish(topic, bodies)
             elif random.random() < 0.3:
-                data += encode_deferred_publish(topic, bodies[0], random.choice((1, 100, 5_000)))
+                delay_ms = random.choice((1, 100, 5_000, 600_000) if self.options.keep_deferred else (1, 100, 5_000))
+                data += encode_deferred_publish(topic, bodies[0], delay_ms)
+                self._rules.defer(machine.broker, topic, bodies[0], self.now_ns + delay_ms * MS)
             else:
                 data += encode_publish(topic, bodies[0])
             found = machine.broker.topics.get(topic)
             client.waiting.append(self.ledger.publish(topic, bodies, set(found.channels) if found else set()))
             self._note("publish to %s: %s", topic, bodies)
         client.session.receive_data(data, self.now_ns)
+        if self.options.durability == "fsync" and not self.disk.is_failing:
+            conclude(13, machine.broker.health == "OK", f"health is {machine.broker.health} after messages were stored")
 
     def _body(self) -> bytes:
         self._number += 1
@@ -256,17 +330,23 @@ class World:
         random = self.random
         consumers = [client for client in self._clients if client.channel]
         if len(consumers) < 2 or random.random() < 0.1:
-            client = self._connect(machine)
-            client.topic, client.channel = random.choice(TOPICS), random.choice(CHANNELS)
-            data = b"SUB %s %s\nRDY %d\n" % (client.topic, client.channel, random.choice((1, 5, 100)))
-            self._note("%s", data)
-            client.session.receive_data(data, self.now_ns)
+            self._subscribe(machine, random.choice(TOPICS), random.choice(CHANNELS), random.choice((1, 5, 100)))
             return
         client = random.choice(consumers)
         for _ in range(random.choice((1, 3, 100))):
             if client.held:
                 message_id, body = client.held.pop(random.randrange(len(client.held)))
                 client.session.receive_data(self._answer(client, message_id, body), self.now_ns)
+
+    def _subscribe(self, machine: Machine, topic: bytes, channel: bytes, rdy_count: int) -> None:
+        client = self._connect(machine)
+        client.topic, client.channel = topic, channel
+        data = b"SUB %s %s\nRDY %d\n" % (topic, channel, rdy_count)
+        self._note("%s", data)
+        if self._sample_rate:
+            document = b'{"sample_rate": %d}' % self._sample_rate
+            data = b"IDENTIFY\n%s%s%s" % (struct.pack(">I", len(document)), document, data)
+        client.session.receive_data(data, self.now_ns)
 
     def _answer(self, client: Client, message_id: bytes, body: bytes) -> bytes:
         random = self.random
@@ -276,7 +356,11 @@ class World:
             self.ledger.finish(client.topic, client.channel, body)
             return b"FIN %s\n" % message_id
         if chance < 0.9:
-            return b"REQ %s %d\n" % (message_id, random.choice((0, 0, 10, 2_000)))
+            delay_ms = random.choice((0, 0, 10, 2_000))
+            subscription = client.session.subscription
+            if delay_ms and subscription is not None and message_id in subscription.in_flight:
+                self._rules.requeue(client.topic, client.channel, body, self.now_ns + delay_ms * MS)
+            return b"REQ %s %d\n" % (message_id, delay_ms)
         return b"TOUCH %s\n" % message_id if chance < 0.95 else b"NOP\n"
 
     def _listen(self, machine: Machine) -> None:
@@ -284,18 +368,31 @@ class World:
             for kind, data in client.frames(self.now_ns):
                 if kind == 2:
                     client.held.append((data[10:26], data[26:]))
+                    self._rules.delivered(client.topic, client.channel, data, self.now_ns)
                 elif data == b"OK" and client.waiting:
                     publish = client.waiting.pop(0)
                     self._note("OK for %s", publish.bodies)
                     self.ledger.acknowledge(publish)
+                    self._rules.acknowledged.update(publish.bodies)
+                elif self._has_faults and data.startswith(FAILURES):
+                    self._note("%s", data)
+                    publish = client.waiting.pop(0)
+                    topic = machine.broker.topics.get(publish.topic)
+                    self._rules.refusals.refuse(publish, topic, self.disk.files, is_alone=not client.waiting)
                 else:
-                    assert kind == 0 or data.startswith((b"E_FIN", b"E_REQ", b"E_TOUCH")), data
+                    is_failure = data.startswith((b"E_FIN", b"E_REQ", b"E_TOUCH"))
+                    is_failure |= self._has_faults and data.startswith(b"E_SUB_FAILED")
+                    assert kind == 0 or is_failure, data
             if client.session.ended:
                 self._leave(machine, client)
 
     # ---- from outside ------------------------------------------------------------------------------------------
 
     def _administer(self, machine: Machine) -> None:
+        with suppress(*([OSError] if self._has_faults else [])):
+            self._administer_now(machine)
+
+    def _administer_now(self, machine: Machine) -> None:
         random, broker, ledger = self.random, machine.broker, self.ledger
         name = random.choice(TOPICS)
         topic = broker.topics.get(name)
@@ -305,15 +402,19 @@ class World:
         channel_name = random.choice(CHANNELS)
         channel = topic.channels.get(channel_name)
         what = random.choice(("delete", "empty", "pause", "unpause", "unpause", "create"))
-        is_topic = random.random() < 0.3
+        is_topic = random.random() < (0.6 if self._has_faults else 0.3)
         self._note("%s %s %s", what, name, b"" if is_topic else channel_name)
         if is_topic:
             if what == "delete":
                 ledger.delete_topic(name)
+                if self.disk.is_failing:
+                    ledger.deleting.clear()  # files that cannot be removed are there again with the next of that name
                 broker.delete_topic(name)
+                self._rules.removed(self.disk.files, name, check_deleted)
             elif what == "empty":
                 ledger.forget(name, *CHANNELS)  # messages of a channel may still be in the topic
                 topic.empty()
+                self._rules.removed(self.disk.files, name, check_emptied)
             elif what == "pause":
                 topic.pause()
             else:
@@ -323,9 +424,11 @@ class World:
         elif what == "delete":
             ledger.delete_channel(name, channel_name)
             broker.delete_channel(name, channel_name)
+            self._rules.removed(self.disk.files, name + b":" + channel_name, check_deleted)
         elif what == "empty":
             ledger.forget(name, channel_name)
             channel.empty()
+            self._rules.removed(self.disk.files, name + b":" + channel_name, check_emptied)
         elif what == "pause":
             channel.pause()
         else:

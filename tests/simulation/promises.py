@@ -15,7 +15,7 @@ ordinary mode that record their own messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -96,8 +96,11 @@ class Ledger:
         for publish in self.unanswered:
             publish.is_there = publish.is_there and publish.topic != topic
 
-    def check(self, found: dict[tuple[bytes, bytes], set[bytes]]) -> None:
-        """Compare with the messages that were found after a restart."""
+    def check(self, contents: Iterable[tuple[bytes, bytes, bytes]]) -> None:
+        """Compare with the messages that were found after a restart: their topics, places and bodies."""
+        found: dict[tuple[bytes, bytes], set[bytes]] = {}
+        for topic, place, body in contents:
+            found.setdefault((topic, place), set()).add(body)
         for (topic, place), bodies in self.owed.items():
             waiting = found.get((topic, TOPIC), set())
             there = set().union(*(found.get((topic, each), set()) for each in CHANNELS))

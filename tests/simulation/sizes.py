@@ -56,7 +56,7 @@ def _run_driver(seed: int, trace: Callable[[str], None] | None = None) -> None:
 
 
 def _run_power(seed: int, trace: Callable[[str], None] | None = None) -> None:
-    durability = "nsqd" if seed % 6 == 5 else "fsync"
+    durability = "nsqd" if seed % 4 == 3 else "fsync"
     power.World(seed, trace, durability=durability).run(POWER_RUNS, POWER_STEPS)
 
 

@@ -39,7 +39,7 @@ START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
 IDLE_ROUNDS_MAX = 600  # without a message that is finished, when there are no faults any more
 ROUNDS_MAX = 2_000  # without the idle ones: messages that are finished again and again never end
-SYNC_SLACK_NS = 100 * MS
+SYNC_SLACK_NS = 1_000 * MS
 IDLE_ROUND_NS = 5_000 * MS
 EVENTS_MAX = 10_000  # without time going by
 

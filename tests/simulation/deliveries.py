@@ -200,15 +200,19 @@ class Deliveries:
             self._by_place[client.place].pop(session, None)
 
     def end_life(self, *, is_clean: bool, is_durable: bool) -> None:
-        """Record the end of a life; after a clean stop, finished messages stay finished.
+        """Record the end of a life; after a clean stop, finished messages stay finished, and attempts go on.
 
-        With fsync, a deferred message that was finished may come back while others wait before it.
+        With fsync, a deferred message that was finished may come back while others wait before it, and one that was
+        delivered stays where it is, with its attempts of before.
         """
-        for by_session in (self._clients, self._by_place, self._attempts, self._sent, self._unsent):
+        for by_session in (self._clients, self._by_place, self._sent, self._unsent):
             by_session.clear()
         if not is_clean:
             self._finished.clear()
+            self._attempts.clear()
         elif is_durable:
             for finished in self._finished.values():
                 for message_id in [key for key, body in finished.items() if body in self._deferred]:
                     del finished[message_id]
+            for attempts in self._attempts.values():
+                attempts -= {each for each in attempts if self.ids[each[0]] in self._deferred}

@@ -164,6 +164,7 @@ class _Drawing:
                 players[name] |= self._linger(name)
         for name in node_names:
             node_steps = list(self._node_steps(name))
+            node_steps += [*self._restarts_again(name, node_steps), *self._unpauses(name, node_steps)]
             clocks_us = [step.at_us for step in node_steps if step.values.get("clock_us", 0) < 0]
             steps += node_steps
             for producer, player in players.items():
@@ -218,6 +219,8 @@ class _Drawing:
         if "consumer options" not in self._features or self._has_partitions:
             return {}
         sample_rate = random.choice((0, 0, 50, 99)) if self._durability == "memory" else 0
+        if self._durability != "memory" and self.random("sample of a disk").random() < 0.1:
+            sample_rate = 50
         sizes = {"output_buffer_size": random.choice((0, 64, -1)), "output_buffer_timeout": random.choice((0, 100, -1))}
         return sizes | {"sample_rate": sample_rate, "topology_region": random.choice(("", "north", "south"))}
 
@@ -444,6 +447,28 @@ class _Drawing:
             again_us = random.choice(self._publishes_us) - restart_us
             clock_us = random.choice((0, -1, -60_000_000, 5_000_000, again_us, again_us))
         yield Step(restart_us, "", "start", {"clock_us": clock_us} if clock_us else {})
+
+    def _restarts_again(self, name: str, steps: list[Step]) -> Iterator[Step]:
+        """End a broker again soon after its start: hardly anything has been read then, and few ids are given."""
+        random = self.random(f"{name}/restarts again")
+        kinds = sorted({"kill", "stop"} & self._faults)
+        for step in steps:
+            if step.verb == "start" and kinds and random.random() < 0.3:
+                end_us = step.at_us + random.choice((1, 2_000, 100_000))
+                yield Step(end_us, name, random.choice(kinds))
+                yield Step(end_us + 1, name, "start")
+
+    def _unpauses(self, name: str, steps: list[Step]) -> Iterator[Step]:
+        """Have messages go from a topic to its channels while the disk fails, and perhaps end the broker then."""
+        random = self.random(f"{name}/unpauses")
+        for step in steps:
+            if step.verb in {"fill disk", "fail disk"} and random.random() < 0.3:
+                values = dict(zip(("topic", "channel"), self._shared, strict=True))
+                yield Step(max(step.at_us - 200_000, 0), name, "pause topic", values)
+                yield Step(step.at_us, name, "unpause topic", values)
+                if "kill" in self._faults:
+                    end_us = step.at_us + random.choice((1_000, 30_000, 300_000))
+                    yield from (Step(end_us, name, "kill"), Step(end_us + 1, name, "start"))
 
     def _disk_fault(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         if random.random() < 0.5:

@@ -123,4 +123,3 @@ def check_bodies(broker: Broker, oracle: Oracle) -> None:
         frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
         bodies = Counter(copy.body for copy in (*expected.queued, *expected.deferred))
         conclude(1, Counter(frame[FRAME_HEADER_LENGTH:] for frame in frames) == bodies, f"bodies of {expected.name!r}")
-    )

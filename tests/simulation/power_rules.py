@@ -167,4 +167,4 @@ class Rules:
             named = {name for topic, channels in data_path.names(files).items() for name in _queues(topic, channels)}
             data_path.check_file_counts(name for name in files if name.partition(".")[0] in named)
         if is_stopped and not self._may_repeat and not self._has_faults:
-            data_path.check_stopped(files, Counter(), (), is_durable=False, has_temporary=False)
+            data_path.check_stopped(files, Counter(), is_durable=False, left=None)

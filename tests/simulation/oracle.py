@@ -175,12 +175,15 @@ class ClientOracle:
     wanted: deque[dict[str, object]] = attrs.field(factory=deque)  # in the answers to IDENTIFY
 
     def identify(self, body: bytes, options: BrokerOptions, now_ns: int) -> None:
-        """Use an IDENTIFY; heartbeats and deliveries have the times of the first one, as in nsqd."""
+        """Use an IDENTIFY; heartbeats and deliveries have the times of the first one, as in nsqd.
+
+        A time that it does not name stays as it is.
+        """
         document = json.loads(body)
-        self.timeout_ns = MS * document.get("msg_timeout", 0) or options.msg_timeout_ns
+        self.timeout_ns = MS * document.get("msg_timeout", 0) or self.timeout_ns
         self.places = tuple(document.get(f"topology_{name}", "") for name in ("zone", "region"))
         wanted_ms = document.get("heartbeat_interval", 0)
-        interval_ns = INTERVAL_NS if not wanted_ms else max(wanted_ms, 0) * MS
+        interval_ns = max(wanted_ms, 0) * MS if wanted_ms else self.silence_ns // 2
         self.silence_ns = 2 * interval_ns
         if not self.is_identified:
             self.interval_ns, self.heartbeat_ns = interval_ns, now_ns

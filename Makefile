@@ -42,7 +42,7 @@ ifdef ARGS
 else
 	$(if $(HAVE_SPARK),$(ANNOUNCE_SPARK),@echo "Found no Java 17 or newer: the Spark tests are skipped.")
 	$(if $(HAVE_NODE),,@echo "Found no npm: the tests with other clients are skipped.")
-	@$(TOX) run-parallel --parallel 2 -e py,lint,types,sample$(if $(HAVE_NODE),$(comma)clients)$(if $(HAVE_SPARK),$(comma)spark)
+	@$(TOX) run -e py,lint,types,sample$(if $(HAVE_NODE),$(comma)clients)$(if $(HAVE_SPARK),$(comma)spark)
 endif
 
 # A Python that is not found is skipped, with a message.

@@ -1,6 +1,6 @@
 """The sessions that a broker has ended, and whose connections are not closed yet: a client reads the last bytes slowly.
 
-Until then a broker keeps what it has for a session, and others may make anew what has ended it, such as its channel.
+Until then a broker keeps the state of a session, and others may create its channel again, whose deletion has ended it.
 """
 
 from __future__ import annotations

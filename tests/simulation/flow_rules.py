@@ -1,4 +1,4 @@
-"""How a consumer has to use RDY and backoff, whatever its flow decides.
+"""How a consumer has to use RDY and backoff, without its own flow control.
 
 RDY is 0 when CLS is sent, and stays so. A consumer at rest has asked for as many messages as it may, if none is in
 flight: for none while it is paused or waits, and for one while it probes. A test message that was answered or lost is

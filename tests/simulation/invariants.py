@@ -24,7 +24,7 @@ class Timed(Protocol):
 
 
 def check_end(name: str, reasons: Iterable[str | None], client: ClientOracle | None, now_ns: int) -> None:
-    """Check why the session of a client that has made no mistake was ended; ``client`` is what the oracle knows."""
+    """Check why the session of a client that has made no mistake was ended; ``client`` is that of the oracle."""
     for reason in reasons:
         conclude(25, reason is not None and reason.startswith(INNOCENT), f"{name} was ended by {reason!r}")
         if client is not None and reason is not None and reason.startswith(SILENT):

@@ -27,6 +27,7 @@ from tests.simulation.driver.tally import ConsumerTally
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.simulation.driver.wire import Wire
     from tests.simulation.driver.world import World
     from tests.simulation.plan import Step
 
@@ -71,7 +72,7 @@ class ConsumerPlayer:
         self._run: dict[str, Any] = dict(options.get("run", {}))
         self._batch: dict[str, Any] = dict(options.get("batch", {}))
         self._confirms: bool = options.get("confirms", False)
-        self._outcomes = Outcomes(world, name)
+        self._outcomes = Outcomes(world, name, self._find)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:
@@ -372,16 +373,13 @@ class ConsumerPlayer:
         for key, count_max in keys.items():
             self._active[key] += 1
             if self._active[key] > count_max:
-                raise self._world.failed(
-                    Broken(19, f"{self._active[key]} handlers of {self.name} run at once for {key}")
-                )
+                text = f"{self._active[key]} handlers of {self.name} run at once for {key}"
+                raise self._world.failed(Broken(19, text))
         try:
             yield
-        except BaseException:
-            if self._mode in {"run", "plain"}:
-                self._outcomes.fail(message)
-            raise
         finally:
+            if self._mode in {"run", "plain"}:
+                self._outcomes.end(message)
             for key in keys:
                 self._active[key] -= 1
             name = self._world.history.name(self.topic, message.body)
@@ -487,12 +485,14 @@ class ConsumerPlayer:
                 if fate == "raise":
                     raise Failure(fate)
                 await (pass_time(LONG) if fate == "hang" else self._pause(SLOW if fate == "slow" else 0.0))
-        except BaseException:
+        finally:
             for message in messages:
-                self._outcomes.fail(message)
-            raise
+                self._outcomes.end(message)
         for name, _ in begun:
             self._world.history.done(self.topic, self._channel, name)
+
+    def _find(self, message: Message) -> Wire | None:
+        return None if self._tally is None else self._tally.find(message)
 
     def _on_given_up(self, name: str) -> None:
         self._world.history.done(self.topic, self._channel, name)

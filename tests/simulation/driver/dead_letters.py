@@ -1,4 +1,4 @@
-"""The dead letters of a consumer: a ``DeadLetter`` with a producer of its own, and what has to arrive in their topic.
+"""The dead letters of a consumer: a ``DeadLetter`` with a producer of its own, and the messages of their topic.
 
 The producer is a host of its own, so that its bytes are not taken for those of the consumer. The faults of the
 consumer's links exist on its links, too.

@@ -1,10 +1,10 @@
 """What becomes of the messages of a consumer's handlers: no handler begins one that was taken back, and each has its
-answer when its handler has failed, or when ``giving_up`` has ended.
+answer, which is sent, when its handler or ``giving_up`` has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -13,18 +13,26 @@ from tests.simulation.driver.pace import pass_time
 
 if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
+    from tests.simulation.driver.wire import Wire
     from tests.simulation.driver.world import World
 
 ANSWER_MAX: Final = 0.1
-"""Seconds from the failure of a handler until its message certainly has an answer, or has timed out."""
+"""Seconds from the end of a handler until the answer to its message is certainly sent, or it has timed out."""
 
 
 class Outcomes:
-    """The messages of one consumer whose handlers nsqkit calls."""
+    """The messages of one consumer whose handlers nsqkit calls.
 
-    def __init__(self, world: World, name: str) -> None:
+    Args:
+        world: the world.
+        name: of the consumer.
+        find: returns the connection that has a message without an answer; None if that is not known.
+    """
+
+    def __init__(self, world: World, name: str, find: Callable[[Message], Wire | None]) -> None:
         self._world = world
         self._name = name
+        self._find = find
         self._giving_up_count = 0
 
     def begin(self, message: Message) -> None:
@@ -35,16 +43,21 @@ class Outcomes:
             )
             raise self._world.failed(Broken(5, text))
 
-    def fail(self, message: Message) -> None:
-        """Record that a handler has raised an error or was cancelled, or that ``giving_up`` has ended."""
-        self._world.tasks.start_soon(self._check, message)
+    def end(self, message: Message) -> None:
+        """Record that a handler, or ``giving_up``, has ended in any way."""
+        wire = self._find(message)
+        due = None if wire is None else wire.held[message.id]
+        self._world.tasks.start_soon(self._check, message, wire, due)
 
-    async def _check(self, message: Message) -> None:
+    async def _check(self, message: Message, wire: Wire | None, due: float | None) -> None:
         await pass_time(ANSWER_MAX)
         while self._giving_up_count and not message.is_answered:  # those of a batch are given up one after the other
             await pass_time(ANSWER_MAX)
         if not message.is_answered:
-            raise Broken(27, f"{self._name} has no answer for {message.body[:60]!r}, which a handler has failed on")
+            raise Broken(27, f"{self._name} has no answer for {message.body[:60]!r}, whose handler has ended")
+        # A message that is delivered again has another time.
+        if wire is not None and wire.held.get(message.id) == due and self._find(message) is wire:
+            raise Broken(27, f"{self._name} has not sent the answer for {message.body[:60]!r}")
 
     @contextmanager
     def giving_up(self, message: Message) -> Iterator[None]:
@@ -56,4 +69,4 @@ class Outcomes:
             yield
         finally:
             self._giving_up_count -= 1
-            self.fail(message)
+            self.end(message)

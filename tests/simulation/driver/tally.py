@@ -11,6 +11,7 @@ from tests.simulation.driver.history import name_of
 from tests.simulation.driver.wire import UNDER_WAY, Wire
 
 if TYPE_CHECKING:
+    from nsqkit.consumer.message import Message
     from nsqkit.consumer.stats import ConsumerStats
     from nsqkit.producer.stats import ProducerStats
     from tests.simulation.driver.history import Publish
@@ -85,6 +86,12 @@ class ConsumerTally(_Tally):
         if count > self._limit and now > changed + UNDER_WAY:
             text = f"{self.name} has {count} messages in flight, and max_in_flight is {self._limit}"
             raise self.world.failed(Broken(6, text))
+
+    def find(self, message: Message) -> Wire | None:
+        """Return the connection that has a message without an answer; None if it has timed out, or after a fault."""
+        node, now = message.nsqd_address.partition(":")[0], self.world.loop.time()
+        wires = (wire for stream, wire in self._open() if stream.remote_host == node and self.is_calm)
+        return next((wire for wire in wires if wire.held.get(message.id, now) > now + UNDER_WAY), None)
 
     def _open(self) -> list[tuple[Stream, Wire]]:
         return [(stream, wire) for stream, wire in self.wires if not stream.is_over]

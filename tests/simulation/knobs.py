@@ -23,8 +23,6 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
         (1, 300, 2_000),
     ),
     "SPLIT_SIZE": (("broker.http_api",), (1, 30)),
-    "PART_COUNT": (("broker.core.topics.topic",), (1, 3)),
-    "PART_SIZE": (("broker.core.topics.topic",), (60, 400)),
     "CLOCK_CHECK_COUNT": (("consumer.handling",), (1, 2)),
     "SEND_SIZE": (("http.server",), (1, 1_000)),
 }

@@ -118,7 +118,11 @@ class Rules:
         self._kept = kept
 
     def removed(self, files: Iterable[str], queue: bytes, check: Callable[..., None]) -> None:
-        """Check that a queue has no files any more, but for a temporary one of a sync or of a crash."""
+        """Check that a queue has no files any more, but for a temporary one of a sync or of a crash.
+
+        A disk that fails may keep them, and a queue of this name has their messages then.
+        """
+        self._may_repeat |= self._has_faults
         if not self._is_torn and not self._has_faults:
             check(files, queue.decode(), has_temporary=True)
 

@@ -287,9 +287,12 @@ class Broker:
         return [f"{each} in {self.name}" for each in left]
 
     def held(self, topic: str, channel: str) -> int:
-        """Return the number of messages of a channel that are in flight."""
+        """Return the number of messages of a channel that are in flight, without those that a scan will take back."""
         if self.nsqd is None:
             return 0
         found = self.nsqd.broker.topics.get(topic.encode())
         held = None if found is None else found.channels.get(channel.encode())
-        return 0 if held is None else held.in_flight_count
+        if held is None:
+            return 0
+        sets, now_ns = [each.in_flight for each in held.holders()], self.nsqd.clock.now_ns()
+        return sum(due > now_ns for each in sets for _, _, due in (*each.untouched.values(), *each.touched.values()))

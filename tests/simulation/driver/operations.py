@@ -82,7 +82,7 @@ class Operator:
 
     async def _remove(self, verb: str, topic: str, channel: str) -> None:
         """Remove messages; a topic or channel that is deleted is created again at once."""
-        world, name = self._world, self._broker.name
+        world, name, nsqd = self._world, self._broker.name, self._broker.nsqd
         world.history.trouble([name], world.loop.time())
         channels = tuple(world.history.channels[topic])
         removal = Removal(name, topic, (channel,) if verb.endswith("channel") else channels)
@@ -102,7 +102,9 @@ class Operator:
                 await self._admin.create_topic(topic)
                 for each in channels:
                     await self._admin.create_channel(topic, each)
-            await self._check_removed(verb, topic, channel, before)
+            seen, count = await self._stats(topic), self._publish_count(topic)
+            if count is not None and count == before and self._broker.nsqd is nsqd:  # a power cut may undo the removal
+                self._check_removed(verb, topic, channel, seen)
         except RequestRefused as error:  # another removal has been faster, or the disk has failed
             world.note("%s refuses: %s", name, error)
             may_be_gone = len(world.history.removals) > 1 or topic in world.late_topics
@@ -111,10 +113,9 @@ class Operator:
                 return
         removal.end = world.loop.time()
 
-    async def _check_removed(self, verb: str, topic: str, channel: str, before: int | None) -> None:
+    def _check_removed(self, verb: str, topic: str, channel: str, seen: TopicStats | None) -> None:
         """Check that nothing is left, if no message was under way, and none waited in the topic for the channel."""
-        seen = await self._stats(topic)
-        if seen is None or before is None or before != self._publish_count(topic) or not self._world.keeps_topics_empty:
+        if seen is None or not self._world.keeps_topics_empty:
             return
         left = [(seen.depth, 0, 0)] if verb.endswith("topic") else []
         left += [

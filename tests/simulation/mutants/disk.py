@@ -156,4 +156,14 @@ MUTANTS: Final = (
         size="power",
         breaks=(9,),
     ),
+    Mutant(
+        "fsync: a stop without names lets messages of unnamed channels go",
+        "with a full disk at a stop, acknowledged messages are not found at the next start",
+        "broker/persistence.py",
+        "            names_are_saved = self._saved_revision == broker.changes.revision\n",
+        "            names_are_saved = True\n",
+        3_400,
+        "power",
+        breaks=(15,),
+    ),
 )

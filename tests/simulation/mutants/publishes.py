@@ -13,8 +13,8 @@ MUTANTS: Final = (
         "producer/publisher.py",
         "                tried = (*tried, connection)\n",
         "                tried = (connection,)\n",
-        500,
-        "driver",
+        size="driver",
+        plan="attempts-at-three-nsqds",
         breaks=(34,),
     ),
     Mutant(
@@ -36,5 +36,16 @@ MUTANTS: Final = (
         500,
         "driver",
         breaks=(15,),
+    ),
+    Mutant(
+        "HTTP: the attempts of a publish move on with those of others",
+        "with several publishes at a time and one nsqd down, all attempts of one go to that nsqd",
+        "producer/http_producer.py",
+        "            daemon = self._daemons[(first + attempt - 1) % len(self._daemons)]\n",
+        "            daemon = self._daemons[(self._next - 1) % len(self._daemons)]\n"
+        "            self._next += attempt < self.options.publish_attempts\n",
+        500,
+        "driver",
+        breaks=(34,),
     ),
 )

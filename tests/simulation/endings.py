@@ -1,6 +1,7 @@
 """The sessions that a broker has ended, and whose connections are not closed yet: a client reads the last bytes slowly.
 
-Until then a broker keeps the state of a session, and others may create its channel again, whose deletion has ended it.
+Until then a broker keeps the state of a session. If the deletion of its channel has ended it, others may create this
+channel again meanwhile.
 """
 
 from __future__ import annotations

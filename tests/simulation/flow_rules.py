@@ -1,4 +1,4 @@
-"""How a consumer has to use RDY and backoff, without its own flow control.
+"""The rules for RDY and backoff of a consumer, which hold for any flow control.
 
 RDY is 0 when CLS is sent, and stays so. A consumer at rest has asked for as many messages as it may, if none is in
 flight: for none while it is paused or waits, and for one while it probes. A test message that was answered or lost is
@@ -46,6 +46,7 @@ def check_flow(name: str, core: ConsumerCore, options: ConsumerOptions, now_ns: 
     flow, backoff = core.flow, core.backoff
     held_count = sum(len(session.held) for session in core.sessions)
     conclude(13, flow.in_flight == held_count, f"{name} counts {flow.in_flight} messages, and holds {held_count}")
+    # Backoff takes any hashable object for a test message; in a consumer it is a Message.
     test: Message | None = backoff.test_message  # type: ignore[assignment]
     if test is not None and (test.is_answered or backoff.state is not BackoffState.PROBING):
         conclude(27, False, f"{name} waits for the result of {test.body!r} though there will be none")

@@ -50,14 +50,22 @@ class BatchHandling:
     async def _work(self) -> None:
         single, last_attempts = self._single, self._subscription.core.last_attempts
         async for batch in self._batches:
-            last = [message for message in batch if message.attempts >= single.attempts_max]
-            refused = [message for message in last if not last_attempts.begin(message)]
-            begun = [message for message in batch if message not in refused] if refused else batch
+            last: list[Message] = []
+            used_up: list[Message] = []
+            for message in batch:
+                if message.attempts >= single.attempts_max:
+                    (last if last_attempts.begin(message) else used_up).append(message)
+            waiting: list[Message] = batch
             try:
-                for message in refused:
+                for message in used_up:
                     await single.give_up(message, last_attempts.error(message))
-                if begun and await self._handle(begun):
-                    self._finish(begun, last)
+                if used_up:  # these are answered, and others may have timed out meanwhile
+                    waiting = [message for message in batch if not message.is_answered]
+                    for message in last:
+                        if message.is_answered:
+                            last_attempts.forget(message)
+                if waiting and await self._handle(waiting):
+                    self._finish(waiting, last)
             except BaseException:
                 for message in last:
                     last_attempts.forget(message)

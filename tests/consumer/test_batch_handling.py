@@ -90,6 +90,68 @@ async def test_message_with_used_up_attempts_is_not_in_the_batch():
         tasks.cancel_scope.cancel()
 
 
+async def test_message_that_times_out_while_another_is_given_up_is_not_in_the_batch():
+    handled: list[list[int]] = []
+    given_up: list[bytes] = []
+    may_return, may_give_up = anyio.Event(), anyio.Event()
+
+    async def handle(batch: list[Message]) -> None:
+        handled.append([message.attempts for message in batch])
+        await may_return.wait()
+
+    async def give_up(message: Message, why: GivenUp) -> None:
+        given_up.append(message.body)
+        await may_give_up.wait()
+
+    async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: consumer.run_batches(handle, giving_up=give_up))
+        await peer.deliver(1, attempts=2)
+        await settle()
+        await peer.deliver(1, attempts=3)  # it has timed out
+        await peer.deliver(2)
+        await peer.deliver(3, attempts=2)
+        await settle()
+        may_return.set()
+        await settle()
+        await peer.deliver(2, attempts=2)
+        await peer.deliver(3, attempts=3)
+        await settle()
+        may_give_up.set()
+        assert [await peer.line() for _ in range(3)] == [fin(1), fin(2), fin(3)]
+        assert (handled, given_up) == ([[2], [2, 3]], [body_of(1)])
+        tasks.cancel_scope.cancel()
+
+
+async def test_cancelled_run_does_not_forget_that_a_handler_has_begun_the_last_attempt():
+    handled: list[list[int]] = []
+    may_return = anyio.Event()
+
+    async def handle(batch: list[Message]) -> None:
+        handled.append([message.attempts for message in batch])
+        await may_return.wait()
+
+    async def give_up(message: Message, why: GivenUp) -> None:
+        await anyio.sleep_forever()
+
+    async with consuming(max_attempts=2) as (consumer, peer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run_batches(handle, giving_up=give_up))
+            await peer.deliver(1, attempts=2)
+            await settle()
+            await peer.deliver(1, attempts=3)
+            await settle()
+            may_return.set()
+            await settle()
+            tasks.cancel_scope.cancel()
+        assert await peer.line() == req(1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run_batches(handle))
+            await peer.deliver(1, attempts=4)
+            assert await peer.line() == fin(1)
+            tasks.cancel_scope.cancel()
+    assert handled == [[2]]
+
+
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_cancelled_handler_requeues_the_whole_batch(concurrency):
     async def handle(batch: list[Message]) -> None:

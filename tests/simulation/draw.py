@@ -63,7 +63,7 @@ DELETIONS: Final = ("empty channel", "empty topic", "delete channel", "delete to
 FATES: Final = ("finish",) * 14
 NEAR_US: Final = (-60_000, 20_000)
 """How long before and after a step of a player most faults are."""
-STEP_COUNTS: Final = (2, 4, 4, 10)
+STEP_COUNTS: Final = (2, 3, 4, 8)
 """Steps of each player. Most worlds are small: many of them find more in the same time than a few large ones."""
 DURATIONS_US: Final = (300_000, 1_000_000, 1_000_000, *[3_000_000] * 3, 15_000_000)
 DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
@@ -112,7 +112,7 @@ class _Drawing:
         self._publishes_us: list[int] = []
         self._commands_us: list[int] = []
         self._shared = "t", "a"
-        self._has_partitions = random.random() < 1 / 12
+        self._has_partitions = random.random() < 1 / 18
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
             self._faults -= {"double", "delete", "clock", "kill", "power cut", "stop", "end disk", "disk faults"}

@@ -359,7 +359,7 @@ class ConsumerPlayer:
         if not world.healed.is_set():
             fate = Random(f"{world.plan.seed}/{self.name}/{name}/{message.attempts}").choice(self._fates)
         world.note("%s: %s attempt %d: %s", self.name, name, message.attempts, fate)
-        if self._mode in {"run", "plain", "iterate"}:  # the others may wait after they have taken it
+        if self._mode in {"run", "run batches", "plain", "iterate"}:  # the others may wait after they have taken it
             self._outcomes.begin(message)
         return name, fate
 

@@ -17,7 +17,8 @@ from nsqkit.wire.identify import IdentifyRequest
 from tests.certificates import HOST, client_context, server_context
 from tests.fuzz import broker_session
 from tests.fuzz.broker_session import NOW_NS, OPTIONS, receive
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack, unpack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack, unpack
+from tests.kept import kept_size
 
 _COMMANDS = [content.content for seed in broker_session.SEEDS for content in unpack(seed)[2]]
 SEEDS: Final = [

@@ -12,7 +12,8 @@ from nsqkit.broker.core.session.command_rules import TRANSITIONS
 from nsqkit.broker.core.session.session import Session
 from nsqkit.wire import commands
 from nsqkit.wire.identify import IdentifyRequest, encode_request
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack
+from tests.kept import kept_size
 
 NOW_NS: Final = 1_700_000_000 * 10**9
 STEP_NS: Final = 500_000_000

@@ -15,7 +15,8 @@ from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, enco
 from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.messages import encode_message
 from tests.fuzz.broker_session import NOW_NS, STEP_NS
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack
+from tests.kept import kept_size
 
 IDENTITY: Final = IdentifyRequest(feature_negotiation=True, heartbeat_interval=1000, snappy=True, deflate=True)
 KEPT_MAX: Final = 2 * (1 << 16) + 4096

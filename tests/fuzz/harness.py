@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import sys
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import cycle
@@ -148,31 +147,6 @@ def _difference(whole: object, sliced: object) -> str:
     texts = repr(whole), repr(sliced)
     begin = max(next((at for at, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), 0) - 200, 0)
     return "\n".join(("the outcome differs", *(f"…{text[begin : begin + 400]}" for text in texts)))
-
-
-def kept_size(*roots: object) -> int:
-    """Return the bytes that objects of nsqkit keep, in attributes and in containers."""
-    size, seen, todo = 0, set(), list(roots)
-    while todo:
-        each = todo.pop()
-        if isinstance(each, bytes | bytearray):
-            size += len(each)
-        elif isinstance(each, dict):
-            todo += [*each.keys(), *each.values()]
-        elif isinstance(each, list | tuple | set | deque):
-            todo += each
-        elif type(each).__module__.startswith("nsqkit.") and id(each) not in seen:
-            seen.add(id(each))
-            todo += _attributes(each)
-    return size
-
-
-def _attributes(each: object) -> Iterator[object]:
-    yield from getattr(each, "__dict__", {}).values()
-    for kind in type(each).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            if hasattr(each, name):
-                yield getattr(each, name)
 
 
 def check(target: Target, data: bytes) -> None:

@@ -8,8 +8,9 @@ from nsqkit.broker.core.lookup_peer import LookupPeerSession
 from nsqkit.errors import NSQError
 from nsqkit.wire.lookup import OK_ANSWER, LookupdInfo, encode_answer, encode_info
 from tests.fuzz.broker_session import NOW_NS, STEP_NS
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack
 from tests.fuzz.lookupd_session import NODE
+from tests.kept import kept_size
 
 ANSWER_SIZE_MAX: Final = 2000
 _TOPICS: Final = (b"t", b"u#ephemeral", b"v")

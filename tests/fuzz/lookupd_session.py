@@ -18,7 +18,8 @@ from nsqkit.wire.lookup import (
     encode_unregister,
 )
 from tests.fuzz.broker_session import NOW_NS
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack
+from tests.kept import kept_size
 
 NODE: Final = Node(broadcast_address="h", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
 _NAMES: Final = ((b"t",), (b"t", b"c"), (b"u", b"d#ephemeral"), (b"v#ephemeral", b"c"))

@@ -16,7 +16,8 @@ from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_r
 from tests.fuzz.broker_session import NOW_NS, STEP_NS
 from tests.fuzz.consumer_session import ANSWER, IDENTITY, KEPT_MAX, MESSAGES
 from tests.fuzz.consumer_session import SEEDS as CONSUMER_SEEDS
-from tests.fuzz.harness import Cut, Outcome, Round, both_ways, kept_size, pack
+from tests.fuzz.harness import Cut, Outcome, Round, both_ways, pack
+from tests.kept import kept_size
 
 _ERRORS = encode_error(PublishFailed("PUB failed")), encode_error(BadTopic("PUB topic name"))
 SEEDS: Final = [

@@ -15,11 +15,11 @@ from tests.fuzz.harness import (
     TooMuchWork,
     both_ways,
     check,
-    kept_size,
     pack,
     slices,
     unpack,
 )
+from tests.kept import kept_size
 
 
 def test_rounds_are_packed_and_unpacked():

@@ -1,7 +1,8 @@
 """Draws situations: a few steps that belong together, and that independent steps seldom make.
 
 Each begins with a publish to a consumer that is connected, so that it holds messages. Each has a random generator of
-its own, and exists in a part of the worlds that have its features and faults.
+its own, and exists in a part of the worlds that have its features and faults. One of a world is late: it comes after
+all other steps, which often end connections or take the messages before.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ SHARE: Final = 0.8
 NEAR_US: Final = (20_000, 120_000, 300_000)
 """How long after a publish its messages are taken for delivered; the network delays by up to 50 ms in a direction."""
 
+CONNECT_US: Final = 250_000
+QUIET_US: Final = 600_000
+"""How long before its publish a consumer connects, and how long after all other steps the late situation begins."""
+
 TOUCHES_MAX: Final = 12
 BURST_ID: Final = 10_000
-"""From which on publishes of a burst are numbered; those of single steps have lower numbers."""
+LATE_ID: Final = 10_100
+"""From which on publishes of situations are numbered; those of single steps have lower numbers."""
 
 
 @attrs.frozen
@@ -62,6 +68,7 @@ def with_situations(plan: Plan, *, faults: Collection[str], features: Collection
     publishes = [step for step in plan.steps if step.verb == "publish" and step.who in plan.players]
     names = {*faults, *features, *(("faults",) if faults else ())}
     steps = list(plan.steps)
+    late = Random(f"{plan.seed}/plan/late situation").choice(list(SITUATIONS))
     for kind, (needed, draw) in SITUATIONS.items():
         random = Random(f"{plan.seed}/plan/situation/{kind}")
         if not needed <= names or random.random() >= SHARE:
@@ -74,8 +81,11 @@ def with_situations(plan: Plan, *, faults: Collection[str], features: Collection
             if "ephemeral" not in needed or player["channel"].endswith("#ephemeral")
         ]
         found = _holding(random, plan, fits)
+        if found is not None and kind == late:
+            found = attrs.evolve(found, at_us=max(step.at_us for step in steps) + QUIET_US)
+            steps += _begin_late(plan, found)
         if found is not None:
-            steps += [found.does(found.at_us - 200_000), *draw(random, plan, found, names)]
+            steps += [found.does(found.at_us - CONNECT_US), *draw(random, plan, found, names)]
     return attrs.evolve(plan, steps=tuple(sorted(steps, key=lambda step: step.at_us)))
 
 
@@ -86,6 +96,23 @@ def _holding(random: Random, plan: Plan, fits: list[tuple[str, Step]]) -> Holdin
     node, consumer = plan.players[step.who]["node"], plan.players[name]
     place = {key: consumer[key] for key in ("topic", "channel")}
     return Holding(name, f"{name}/{node}", step.who, node, place, step.at_us)
+
+
+def _begin_late(plan: Plan, found: Holding) -> Iterator[Step]:
+    """End what keeps messages from the consumer, and publish some to it."""
+    at_us = found.at_us - QUIET_US // 2
+    yield Step(at_us, found.node, "start")
+    for topic_or_channel in ("topic", "channel"):
+        yield Step(at_us, found.node, f"unpause {topic_or_channel}", found.place)
+    for link in (found.link, f"{found.producer}/{found.node}"):
+        yield Step(at_us, link, "cut", {"ways": "both"})  # it may be half-open
+    for at_us in (found.at_us - CONNECT_US, found.at_us):
+        yield Step(at_us, found.name, "max in flight", {"count": plan.options["consumer"]["max_in_flight"]})
+        yield Step(at_us, found.name, "resume")
+        yield Step(at_us, found.producer, "connect")
+    for number in range(3):
+        values = {"id": LATE_ID + number, "topic": found.place["topic"], "count": 1, "delay_ms": None, "size": 0}
+        yield Step(found.at_us, found.producer, "publish", values)
 
 
 def _lost(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
@@ -135,9 +162,12 @@ def _tested(random: Random, plan: Plan, found: Holding, names: Collection[str]) 
     consumer = plan.options["consumer"]
     wait_us = round(1e6 * min(2 * consumer["backoff_multiplier"], consumer["max_backoff_duration"]))
     at_us = found.at_us + random.choice(NEAR_US[1:])
-    yield found.does(at_us, "requeue 0 backoff", count=100)
+    for later_us in (0, 150_000):
+        yield found.does(at_us + later_us, "requeue 0 backoff", count=100)
     at_us += wait_us + random.choice(NEAR_US[1:])
-    if "cut" in names and random.random() < 0.7:
+    if "faults" in names and random.random() < 0.6:
+        if random.random() < 0.5:  # its handler has begun
+            yield found.does(at_us, "keep", count=100)
         yield Step(at_us, found.link, "cut", {"ways": "both"})
     else:
         yield found.does(at_us, random.choice(("keep", "requeue 0", "requeue 0 backoff")), count=100)

@@ -27,6 +27,7 @@ from nsqkit.errors import (
 from nsqkit.producer.linger import Linger
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
+from tests.kept import kept_count
 from tests.simulation.broken import conclude
 from tests.simulation.flow_rules import RdyRule, check_flow
 from tests.simulation.invariants import check_later
@@ -69,6 +70,7 @@ class Producer:
         self.is_touched = False
         self.node: Node = world.nodes[options["node"]]
         self._link: Connection | None = None
+        self._kept_count = 0  # elements of containers of the session before its first publish
         self.publishes: list[Publish] = []
 
     def before_command(self, connection: Connection, command: Command) -> None:
@@ -103,6 +105,7 @@ class Producer:
                 linger=self._make_linger(),
             )
             self._link = self._world.connect(self.name, self, self.node, session)
+            self._kept_count = 0
         elif verb == "cancel":
             self._cancel()
         elif verb == "publish" and self._link.machine.is_open:
@@ -112,6 +115,7 @@ class Producer:
             ]
             publish = Publish(bodies)
             self.publishes.append(publish)
+            self._kept_count = self._kept_count or kept_count(self.session)
             topic = values["topic"].encode()
             if len(bodies) > 1:
                 command = encode_multi_publish(topic, bodies)
@@ -136,6 +140,13 @@ class Producer:
         assert self._link is not None
         assert isinstance(self._link.machine, ProducerSession)
         return self._link.machine
+
+    def check_kept(self) -> None:
+        """Check that the connection keeps nothing of the publishes that have their answers."""
+        if self._link is None or not self._kept_count or not self.session.is_open:
+            return
+        count = kept_count(self.session) - self._kept_count
+        conclude(24, count <= 0, f"{self._link.name} keeps {count} elements more than before its first publish")
 
     def _make_linger(self) -> Linger | None:
         if not (linger_ms := self._options.get("linger_ms")):
@@ -193,6 +204,7 @@ class Consumer:
     def _begin(self) -> None:
         world = self._world
         self._life += 1
+        self._limit_ns: int | None = None
         self._rules: defaultdict[Connection, RdyRule] = defaultdict(RdyRule)
         self.core = ConsumerCore(world.consumer_options, Random(f"{world.plan.seed}/{self.name}/{self._life}"))
         self.subscription = Subscription(
@@ -208,6 +220,9 @@ class Consumer:
     def check(self) -> None:
         """Check the consumer at rest."""
         self.needs_check = False
+        now_ns, limit_ns = self._world.now_ns, self._limit_ns
+        is_in_time = limit_ns is None or now_ns <= limit_ns or self.core.is_over
+        conclude(30, is_in_time, f"{self.name} still waits for handlers, {now_ns} is after {limit_ns}")
         check_flow(self.name, self.core, self._world.consumer_options, self._world.now_ns)
 
     def handle_events(self, connection: Connection, events: Iterable[object]) -> None:
@@ -220,7 +235,7 @@ class Consumer:
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan; connect first where there is no connection."""
         if verb == "leave":
-            self._leave()
+            self._leave(values.get("limit_ms", 0))
             return
         if not self._is_here():
             return
@@ -316,16 +331,23 @@ class Consumer:
 
     flush = wake
 
-    def _leave(self) -> None:
-        """Requeue everything and close."""
-        self._left_ns = self._world.now_ns
-        self.core.close(self._world.now_ns, self._world.now_ns)
+    def _leave(self, limit_ms: int) -> None:
+        """Close; what handlers have not answered after a limit is requeued. Of several limits the earliest counts."""
+        now_ns = self._world.now_ns
+        limit_ns = now_ns + limit_ms * MS
+        self._limit_ns = limit_ns if self._limit_ns is None else min(limit_ns, self._limit_ns)
+        self._left_ns = max(now_ns, self._limit_ns)
+        self.core.close(now_ns, limit_ns)
+        if not limit_ms:
+            self._requeue_all()
+        self._world.touch(self)
+
+    def _requeue_all(self) -> None:
         self.core.requeue_all()
         for link in self._links.values():
             if not link.machine.is_open:
                 link.machine.end(None)
             self._world.touch(link)
-        self._world.touch(self)
 
     def _end_links(self) -> None:
         """End the connections on which the answer to CLS does not come."""
@@ -341,6 +363,8 @@ class Consumer:
     def handle_deadline(self, now_ns: int) -> None:
         self.core.handle_deadline(now_ns)
         check_later(self.core, now_ns)
+        if self.core.is_over:
+            self._requeue_all()
         self._world.touch(self)
 
     def service(self) -> None:

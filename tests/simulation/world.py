@@ -326,6 +326,7 @@ class World:
             if owed := node.history.owed:
                 raise Broken(26, f"{node.name} has lost {owed}")
         for producer in self._producers.values():
+            producer.check_kept()
             for publish in producer.publishes:
                 if len(publish.answers) != 1:
                     raise Broken(11, f"the publish of {publish.bodies} has the answers {publish.answers}")

@@ -309,7 +309,7 @@ class _Drawing:
         mode, rare = options["mode"], dict[str, Any]()
         if mode == "batches" and self._some(random):
             rare["confirms"] = True
-        rare["giving_up"] = random.choice(("async", "raise", "plain"))
+        rare["giving_up"] = random.choice(("async", "raise", "plain", "slow"))
         if self._some(random, 0.1):
             rare["hook_fails"] = True
         if self._some(random, 0.3):
@@ -362,6 +362,8 @@ class _Drawing:
             yield from self._late_publishes(name)
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
             yield Step(at_us(), name, "leave")
+        if {"linger", "large"} <= self._features and player["kind"] == "producer":
+            yield from draw_rare.refused_batch(self._random(f"{name}/refused"), name, self._topics, self._duration_us)
         if "cancel" in self._features and self._some(random):
             yield Step(at_us(), name, "cancel")
 
@@ -391,6 +393,8 @@ class _Drawing:
                 values["size"] = random.choice((300, 6_000))
             if "cancel" in self._features and self._some(random, 0.3):
                 values["cancel_us"] = random.choice((1, 300, 700, 1_500, 50_000))
+            if "cancel" in self._features and self._some(self._random(f"{name}/{at_us}/cancel"), 0.3):
+                values["cancel_at_answer"] = True
             if "timeouts" in self._features and self._some(random, 0.3) and name.startswith("producer"):
                 values["timeout_us"] = random.choice((1_000, 20_000, 500_000))
             if self._some(random, 0.2) and name.startswith("producer") and "nowait" not in values["how"]:

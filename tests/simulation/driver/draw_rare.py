@@ -58,6 +58,16 @@ def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:
         yield Step(random.randint(1, duration_us), name, "pipeline", values)
 
 
+def refused_batch(random: Random, name: str, topics: Iterable[str], duration_us: int) -> Iterator[Step]:
+    """Yield publishes that a producer sends together, one of them too large, and its end."""
+    at_us, topic, large = random.randint(1, duration_us), random.choice(list(topics)), random.randrange(4)
+    for number in range(4):
+        values = {"how": "publish nowait", "topic": topic}
+        yield Step(at_us, name, "publish", values | ({"size": 6_000} if number == large else {}))
+    if random.random() < 0.8:
+        yield Step(at_us + random.choice((0, 1_000, 10_000, 100_000)), name, "leave")
+
+
 def unanswered(random: Random, who: Iterable[str], duration_us: int) -> Iterator[Step]:
     """Yield the steps of hosts that do not answer a connection that is begun; those of a player are cut first."""
     for each in who:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from tests.simulation.driver.dead_letters import DeadLetters
 from tests.simulation.driver.history import name_of
+from tests.simulation.driver.pace import pass_time
 
 if TYPE_CHECKING:
     from nsqkit.consumer.dead_letter import GivenUp
     from nsqkit.consumer.message import Message
     from tests.simulation.driver.outcomes import Outcomes
     from tests.simulation.driver.world import World
+
+
+SLOW: Final = 1.2
+"""Seconds that giving up takes if it is slow: messages may time out meanwhile."""
 
 
 class Failure(Exception):
@@ -67,7 +72,7 @@ class GivingUp:
 
     async def _do_later(self, message: Message) -> None:
         with self._outcomes.giving_up(message):
-            await anyio.lowlevel.checkpoint()
+            await (pass_time(SLOW) if self._how == "slow" else anyio.lowlevel.checkpoint())
             self._do(message)
 
     async def _publish(self, message: Message, given_up: GivenUp) -> None:

@@ -23,7 +23,7 @@ from nsqkit.http.daemon import Daemon
 from nsqkit.producer.http_producer import HTTPProducer
 from nsqkit.producer.producer import Producer
 from nsqkit.producer.publisher import RETRIABLE
-from tests.simulation.broken import Broken
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
 from tests.simulation.driver.kept import check_acknowledged
 from tests.simulation.driver.network import HOST
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tests.simulation.driver.world import World
     from tests.simulation.plan import Step
 
-LEAVE_MAX = 5.0 + 1.0 + 1.0
+CLOSE_MAX = 5.0
+LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 """Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
 
 ALONE_MAX = 0.1
@@ -125,6 +126,7 @@ class Publisher:
                 except NSQError as error:
                     outcome = self.judge(error)
                     self._check_haven(publish, error, step)
+                    self.check_error(publish, error, step)
         finally:
             del self.running[publish]
             world.note("%s: %s %s", self.name, publish.names[0], outcome)
@@ -157,6 +159,9 @@ class Publisher:
         """Return whether another nsqd might have accepted the publish."""
         return False
 
+    def check_error(self, publish: Publish, error: NSQError, step: Step) -> None:
+        """Do nothing."""
+
     def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         """Do nothing."""
 
@@ -181,6 +186,7 @@ class ProducerPlayer(Publisher):
 
     producer: Producer | None = None
     _tally: ProducerTally | None = None
+    _left = 0.0  # when the producer began to close
 
     async def run(self) -> None:
         HOST.set(self.name)
@@ -200,7 +206,7 @@ class ProducerPlayer(Publisher):
                 self.producer, self.is_running = producer, True
                 await self._leave.wait()
                 self.is_running = False
-                begun = self.world.loop.time()
+                begun = self._left = self.world.loop.time()
             lasted = self.world.loop.time() - begun
             if lasted > LEAVE_MAX:
                 raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
@@ -235,6 +241,21 @@ class ProducerPlayer(Publisher):
                 state = "cancelled with its answer due" if self._tally.waits(publish) else "cancelled before it is sent"
                 self.world.reached.add(state)
 
+    def check_error(self, publish: Publish, error: NSQError, step: Step) -> None:
+        """Check that an error does not hide that a publish may have arrived, nor a publish the end of the producer.
+
+        Raises:
+            Broken: it does.
+        """
+        if self._tally is None:
+            return
+        if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
+            conclude(2, not self._tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
+        if isinstance(error, Closed) and "nowait" in step.values["how"]:
+            is_late = self.world.loop.time() > self._left + CLOSE_MAX
+            is_calm = self._tally.is_calm and not self.world.has_disk_faults
+            conclude(30, is_late or not is_calm, f"{publish.names} were accepted and not sent before the end")
+
     def is_about_nsqd(self, error: NSQError) -> bool:
         """Return whether another nsqd might have accepted it; one that is too large ends the connection of others."""
         return isinstance(error, (*RETRIABLE, NotConnected)) and not self.world.may_refuse
@@ -251,6 +272,8 @@ class ProducerPlayer(Publisher):
             return
         timeout = values["timeout_us"] / 1e6 if values.get("timeout_us") else None
         self._start(publish, lambda: self._call(publish, bodies, step, timeout), step)
+        if values.get("cancel_at_answer") and self._tally is not None:
+            self._tally.cancel_at[publish.names[0]] = self.running[publish]
 
     async def _call(self, publish: Publish, bodies: list[bytes], step: Step, timeout: float | None) -> None:
         assert self.producer is not None or self.world.is_over

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.history import name_of
 from tests.simulation.driver.wire import UNDER_WAY, Wire
@@ -35,11 +37,14 @@ class _Tally:
         world.network.wires[name] = self._make
 
     def _make(self, stream: Stream) -> Wire:
-        wire = Wire(self.world.loop.time, self.on_messages)
+        wire = Wire(self.world.loop.time, self.on_messages, self.on_answer)
         self.wires.append((stream, wire))
         return wire
 
     def on_messages(self) -> None:
+        """Do nothing."""
+
+    def on_answer(self, bodies: list[bytes]) -> None:
         """Do nothing."""
 
     @property
@@ -136,9 +141,19 @@ class ProducerTally(_Tally):
 
     Attributes:
         has_cancelled: whether a publish was cancelled.
+        cancel_at: the calls to cancel as soon as their answer arrives, by the name of a message.
     """
 
-    has_cancelled = False
+    def __init__(self, world: World, name: str, nodes: list[str]) -> None:
+        super().__init__(world, name, nodes)
+        self.has_cancelled = False
+        self.cancel_at: dict[str, anyio.CancelScope] = {}
+
+    def on_answer(self, bodies: list[bytes]) -> None:
+        """Cancel a call before the client reads its answer."""
+        for body in bodies if self.cancel_at else ():
+            if (scope := self.cancel_at.pop(name_of(body), None)) is not None:
+                scope.cancel()
 
     def check(self, stats: ProducerStats) -> None:
         """Check the statistics of a producer that has closed.
@@ -171,6 +186,15 @@ class ProducerTally(_Tally):
         """Return whether a publish was sent and has no answer."""
         sent = (name_of(body) for _, wire in self.wires for bodies in wire.sent for body in bodies)
         return not set(publish.names).isdisjoint(sent)
+
+    def may_have_arrived(self, publish: Publish) -> bool:
+        """Return whether a publish was sent on a connection that has ended without an answer, or an error before."""
+        lost = (
+            wire
+            for stream, wire in self.wires
+            if wire.is_read and stream.is_over and not (wire.answered and wire.answered[-1][1])
+        )
+        return any(name_of(body) in publish.names for wire in lost for bodies in wire.sent for body in bodies)
 
     def _publish_count(self, bodies: list[bytes]) -> int:
         publishes = self.world.history.publishes

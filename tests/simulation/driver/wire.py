@@ -27,6 +27,7 @@ class Wire:
     Args:
         time: returns the time.
         on_messages: called after messages were received.
+        on_answer: called with the messages of a publish before the client gets its answer.
 
     Attributes:
         is_read: whether the bytes can be read.
@@ -45,7 +46,9 @@ class Wire:
         answered: the messages of each publish with its answer, whether it is an error.
     """
 
-    def __init__(self, time: Callable[[], float], on_messages: Callable[[], None]) -> None:
+    def __init__(
+        self, time: Callable[[], float], on_messages: Callable[[], None], on_answer: Callable[[list[bytes]], None]
+    ) -> None:
         self.is_read = True
         self.is_over = self.is_lost = False
         self.is_subscribed = False
@@ -58,6 +61,7 @@ class Wire:
         self.answered: list[tuple[list[bytes], bytes | None]] = []
         self._time = time
         self._on_messages = on_messages
+        self._on_answer = on_answer
         self._answered_at: dict[bytes, float] = {}
         self._msg_timeout = math.inf
         self._out = b""
@@ -156,7 +160,7 @@ class Wire:
             self._msg_timeout = answer["msg_timeout"] / 1000
             self.is_read = not (answer["snappy"] or answer["deflate"])
         elif payload == b"OK" and self.sent:
-            self.answered.append((self.sent.popleft(), None))
+            self._take_answer(None)
 
     def _on_error(self, payload: bytes) -> None:
         count = ANSWERS.get(payload.partition(b" ")[0])
@@ -165,7 +169,11 @@ class Wire:
             if count != "touched":
                 self.counts[count] -= 1
         elif count is None and self.sent:
-            self.answered.append((self.sent.popleft(), payload))
+            self._take_answer(payload)
+
+    def _take_answer(self, error: bytes | None) -> None:
+        self.answered.append((self.sent.popleft(), error))
+        self._on_answer(self.answered[-1][0])
 
 
 def _bodies(body: bytes) -> Iterator[bytes]:

@@ -223,9 +223,9 @@ class LookupConsumer(Consumer):
         del self._dials[dialling.connection]
         self._connections._forget(dialling.connection)
 
-    def _leave(self) -> None:
+    def _leave(self, limit_ms: int) -> None:
         self._connections.stop()
-        super()._leave()
+        super()._leave(limit_ms)
 
     # ---- time --------------------------------------------------------------------------------------------------------
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from nsqkit.client.connection import STEADY_NS
+from nsqkit.clock import NS_PER_S
 from nsqkit.consumer.connections import Connections, ConsumerConnection
 from nsqkit.errors import NotConnected, NSQError, ProtocolError, RequestFailed
 from nsqkit.lookup.discovery import Discovery
 from nsqkit.lookup.schedule import PollSchedule
-from tests.simulation.broken import Broken
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.by_hand import pause
 from tests.simulation.lookup.lookupd import HTTP_PORT, address_of
 from tests.simulation.workload import Consumer, WorldClock
@@ -39,6 +40,8 @@ class Poll:
         due_ns: when it goes on.
         answer: of the present request, or of the last one; None if there is none.
         listed: the addresses in the last good answer.
+        ended_ns: the end of the last request.
+        is_outdated: a connection was lost while the present request was under way.
     """
 
     lookupd: Any
@@ -48,6 +51,8 @@ class Poll:
     due_ns: int = 0
     answer: tuple[int, bytes] | None = None
     listed: frozenset[str] = frozenset()
+    ended_ns: int = 0
+    is_outdated: bool = False
 
     @property
     def next_ns(self) -> int:
@@ -144,8 +149,20 @@ class LookupConsumer(Consumer):
         try:
             poll.due_ns = next(poll.request)
         except StopIteration:
-            poll.request = None
+            poll.request, poll.ended_ns = None, now_ns
             self._check_union(poll)
+            if poll.is_outdated:
+                self._check_woken(poll)
+
+    def _check_woken(self, poll: Poll) -> None:
+        """Check that a request follows a lost connection soon: a second after the last one ends, with its jitter."""
+        options = self._world.consumer_options
+        poll.is_outdated = poll.request is not None
+        if poll.request is None:
+            gap_ns = min(NS_PER_S, round(options.lookupd_poll_interval * NS_PER_S))
+            soon_ns = max(self._world.now_ns, poll.ended_ns + gap_ns) + round(options.lookupd_poll_jitter * gap_ns)
+            is_soon = poll.schedule.next_poll_ns <= soon_ns
+            conclude(28, is_soon, f"{self.name} has lost an nsqd, and asks {poll.name} not before {poll.next_ns}")
 
     def _check_union(self, poll: Poll) -> None:
         match poll.answer:
@@ -213,6 +230,8 @@ class LookupConsumer(Consumer):
             connection._reconnect.connected()
         if was_open and not self.core.is_closing:
             self.discovery.wake()
+            for poll in self._polls:
+                self._check_woken(poll)
         if connection._stopped:
             self._forget(dialling)
         else:

@@ -156,4 +156,13 @@ MUTANTS: Final = (
         1_000,
         breaks=(1,),
     ),
+    Mutant(
+        "a connection that is lost during a request causes no other request",
+        "a consumer finds an nsqd that has moved only after the whole interval",
+        "lookup/schedule.py",
+        "            self._woken = True\n            return\n",
+        "            return\n",
+        3_000,
+        breaks=(28,),
+    ),
 )

@@ -309,9 +309,11 @@ class _Drawing:
     def _leaves(self, name: str) -> Iterator[Step]:
         random = self.random(f"{name}/leave")
         for at_us in self._fault_times(random, random.choice((1, 1, 3)) if "leave" in self._faults else 0):
-            yield Step(at_us, name, "leave", limits := {"limit_ms": random.choice((0, 0, 300, 2_000))})
-            if limits["limit_ms"]:
-                yield Step(at_us + random.choice((1_000, 200_000)), name, "leave", {"limit_ms": random.choice((0, 100))})
+            limit_ms = random.choice((0, 0, 300, 2_000))
+            yield Step(at_us, name, "leave", {"limit_ms": limit_ms})
+            if limit_ms:
+                at_us += random.choice((1_000, 200_000))
+                yield Step(at_us, name, "leave", {"limit_ms": random.choice((0, 100))})
 
     def _calls(self, name: str) -> Iterator[Step]:
         """Draw calls of a consumer that few programs make."""

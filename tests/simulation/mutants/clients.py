@@ -58,7 +58,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a second stop with an earlier limit is ignored",
-        "a program that is told twice to end waits for its handlers as long as at first",
+        "a program that is stopped once more, for a faster end, waits for its handlers as long as before",
         "consumer/core.py",
         "        if self._limit_ns is None or limit_ns < self._limit_ns:\n",
         "        if self._limit_ns is None:\n",

@@ -60,7 +60,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a later refusal hides that a publish may have arrived",
-        "a program publishes a message again though it was told that the first one is certainly not there",
+        "a program publishes a message once more, since the error says that it is certainly not there",
         "producer/publisher.py",
         "                    failure = failure if isinstance(failure, ConnectionLost) else error\n",
         "                    failure = error\n",

@@ -79,8 +79,8 @@ MUTANTS: Final = (
         "consumer/subscription.py",
         "        for holder in finished:\n            holder.connection.flush()\n",
         "        for holder in list(finished)[:1]:\n            holder.connection.flush()\n",
-        2_000,
-        "driver",
+        size="driver",
+        plan="fins-of-two-nsqds",
         breaks=(27,),
     ),
     Mutant(

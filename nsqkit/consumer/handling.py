@@ -357,9 +357,8 @@ class Handling:
             self._subscription.requeue_now(message)
             raise
         else:
-            self._subscription.finish(message)
             self._core.given_up_count += 1
-            self._last_attempts.forget(message)
+            self.finish(message)
 
     def _given_up(self, message: Message, error: Exception | None) -> GivenUp:
         return GivenUp(

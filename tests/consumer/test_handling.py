@@ -297,6 +297,30 @@ class TestGivingUp:
             assert list(map(str, errors)) == ["no", "no"]  # the handler was not called again
             tasks.cancel_scope.cancel()
 
+    async def test_message_that_times_out_while_it_is_given_up_is_given_up_again(self):
+        handled: list[int] = []
+        given_up: list[int] = []
+        may_end = anyio.Event()
+
+        def fail(message: Message) -> None:
+            handled.append(message.attempts)
+            raise ValueError("no")
+
+        async def give_up(message: Message, reason: GivenUp) -> None:
+            given_up.append(message.attempts)
+            await may_end.wait()
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(fail, giving_up=give_up))
+            await peer.deliver(1, attempts=5)
+            await settle()
+            await peer.deliver(1, attempts=6)
+            await settle()
+            may_end.set()
+            assert await peer.line() == fin(1)
+            assert (handled, given_up) == ([5], [5, 6])
+            tasks.cancel_scope.cancel()
+
     async def test_cancelled_giving_up_requeues_the_message(self):
         def fail(message: Message) -> None:
             raise ValueError("no")

@@ -65,7 +65,7 @@ NEAR_US: Final = (-60_000, 20_000)
 """How long before and after a step of a player most faults are."""
 STEP_COUNTS: Final = (2, 3, 4, 8)
 """Steps of each player. Most worlds are small: many of them find more in the same time than a few large ones."""
-DURATIONS_US: Final = (300_000, 1_000_000, 1_000_000, *[3_000_000] * 3, 15_000_000)
+DURATIONS_US: Final = (300_000, 1_000_000, 1_000_000, *[3_000_000] * 3, 8_000_000)
 DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("reset", (), {"times": 1}),
     ("close_at", (5,), {"frame": 1}),
@@ -97,7 +97,7 @@ class _Drawing:
         self._faults = _swarm(random, FAULTS, none=True)
         self._features = _swarm(random, FEATURES, none=False)
         for name in COSTLY:
-            if self.random(f"less {name}").random() < 0.6:
+            if self.random(f"less {name}").random() < 0.7:
                 self._features.discard(name)
         self._durability = random.choice(("memory", "memory", "nsqd", "fsync"))
         if self._durability != "memory":
@@ -112,7 +112,7 @@ class _Drawing:
         self._publishes_us: list[int] = []
         self._commands_us: list[int] = []
         self._shared = "t", "a"
-        self._has_partitions = random.random() < 1 / 18
+        self._has_partitions = random.random() < 1 / 24
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
             self._faults -= {"double", "delete", "clock", "kill", "power cut", "stop", "end disk", "disk faults"}
@@ -188,7 +188,7 @@ class _Drawing:
             "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.1 else 0,
             "has_double": "double" in self._faults,
             "msg_timeout_ms": random.choice((1000, 3000)),
-            "idle_rounds": random.choice((10, *[0] * 24)),
+            "idle_rounds": random.choice((10, *[0] * 39)),
             "is_exact": self._has_partitions and self._is_exact,
             "knobs": self._knobs(),
             "consumer": {

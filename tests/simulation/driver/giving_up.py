@@ -72,7 +72,8 @@ class GivingUp:
 
     async def _do_later(self, message: Message) -> None:
         with self._outcomes.giving_up(message):
-            await (pass_time(SLOW) if self._how == "slow" else anyio.lowlevel.checkpoint())
+            is_slow = self._how == "slow" and not self._world.healed.is_set()
+            await (pass_time(SLOW) if is_slow else anyio.lowlevel.checkpoint())
             self._do(message)
 
     async def _publish(self, message: Message, given_up: GivenUp) -> None:

@@ -45,7 +45,7 @@ class Outcomes:
 
     def end(self, message: Message) -> None:
         """Record that a handler, or ``giving_up``, has ended in any way."""
-        wire = self._find(message)
+        wire = self._find(message) if message.time_left else None  # the connection may have its next delivery
         due = None if wire is None else wire.held[message.id]
         self._world.tasks.start_soon(self._check, message, wire, due)
 

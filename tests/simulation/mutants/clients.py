@@ -89,8 +89,8 @@ MUTANTS: Final = (
         "consumer/batch_handling.py",
         "                    waiting = [message for message in batch if not message.is_answered]\n",
         "                    waiting = [message for message in batch if message not in used_up]\n",
-        2_000,
-        "driver",
+        size="driver",
+        plan="batch-beside-a-slow-end",
         breaks=(5,),
     ),
 )

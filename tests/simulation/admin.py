@@ -19,6 +19,9 @@ def administer(node: Node, action: str, topic_name: bytes, name: bytes) -> None:
     if broker is None or node.is_suspended:
         return
     try:
+        if action.endswith("channel") and action != "make channel":
+            _act(node, broker, "make channel", topic_name, name)
+            node.settle_now()
         _act(node, broker, action, topic_name, name)
     except OSError:
         node.settle_now()

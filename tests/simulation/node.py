@@ -33,6 +33,7 @@ from tests.simulation.history import History
 from tests.simulation.invariants import check_bodies, check_end, check_later, check_node
 from tests.simulation.network import END, MS
 from tests.simulation.oracle import Oracle
+from tests.simulation.parts import give_parts
 from tests.simulation.promises import WatchedStorage
 from tests.simulation.restored import find_orphans, restore
 
@@ -94,8 +95,7 @@ class Node:
         self._stopped_names: dict[bytes, object] = {}
         self._stopped_times: contents.Times = Counter()
         self._watched: WatchedStorage | None = None
-        self._was_killed = self._is_whole = True
-        self._was_ever_killed = self._is_torn = False
+        self._was_killed, self._is_whole, self._was_ever_killed, self._is_torn = True, True, False, False
         # An oracle models neither the delays of nsqd's timing nor the messages that a sample leaves out.
         self._is_exact = self.options.timing == "exact" and not world.identity.sample_rate
         self.ids: dict[bytes, dict[bytes, bytes]] = {}
@@ -103,7 +103,6 @@ class Node:
 
     @property
     def now_ns(self) -> int:
-        """The time of its clock."""
         return self._world.now_ns + self._offset_ns
 
     @property
@@ -357,6 +356,7 @@ class Node:
         """Do as ``settle``; the disk may end the process."""
         broker, now_ns = self.broker, self.now_ns
         assert broker is not None
+        give_parts(self._world.plan, broker, self.oracle, now_ns)
         broker.settle(now_ns)
         while sessions := broker.take_sessions():
             for session in sessions:

@@ -145,6 +145,8 @@ class Producer:
         """Check that the connection keeps nothing of the publishes that have their answers."""
         if self._link is None or not self._kept_count or not self.session.is_open:
             return
+        if self._link.down.next_arrival is not None:  # a part of a frame may be there
+            return
         count = kept_count(self.session) - self._kept_count
         conclude(24, count <= 0, f"{self._link.name} keeps {count} elements more than before its first publish")
 

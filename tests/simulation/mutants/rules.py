@@ -136,4 +136,13 @@ MUTANTS: Final = (
         "",
         breaks=(10, 11),
     ),
+    Mutant(
+        "a topic does not give the next part of the messages that wait",
+        "when a topic with more than 10,000 waiting messages is unpaused, the others wait for the next change",
+        "broker/core/topics/topic.py",
+        "        return None if self._flows else now_ns\n",
+        "        return None\n",
+        2_000,
+        breaks=(1,),
+    ),
 )

@@ -101,9 +101,10 @@ def check_no_orphans(files: Mapping[str, bytes], *, left: Collection[str] | None
             continue
         records, queue = RECORDS.fullmatch(name), _queue_of(name)
         conclude(17, records is not None or OWN.fullmatch(name) is not None, f"{name} was left over")
-        is_known = _is_known(queue, topics) or (left is not None and name in left)
-        conclude(17, is_known, f"{name} is a file of no topic and no channel")
-        if records is not None:
+        is_known = _is_known(queue, topics)
+        is_left = not is_known and left is not None and name in left
+        conclude(17, is_known or is_left, f"{name} is a file of no topic and no channel")
+        if records is not None and not is_left:  # the positions of a queue that was not opened are older
             meta = META.fullmatch(files.get(f"{queue}.diskqueue.meta.dat", b""))
             conclude(17, meta is not None, f"{name} has no positions")
             assert meta is not None

@@ -112,7 +112,7 @@ class _Drawing:
         self._publishes_us: list[int] = []
         self._commands_us: list[int] = []
         self._shared = "t", "a"
-        self._has_partitions = random.random() < 1 / 24
+        self._has_partitions = random.random() < 1 / 16
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
             self._faults -= {"double", "delete", "clock", "kill", "power cut", "stop", "end disk", "disk faults"}
@@ -188,7 +188,7 @@ class _Drawing:
             "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.1 else 0,
             "has_double": "double" in self._faults,
             "msg_timeout_ms": random.choice((1000, 3000)),
-            "idle_rounds": random.choice((10, *[0] * 39)),
+            "idle_rounds": random.choice((10, *[0] * 24)),
             "is_exact": self._has_partitions and self._is_exact,
             "knobs": self._knobs(),
             "consumer": {
@@ -210,8 +210,7 @@ class _Drawing:
         return random.choice((deflate, {"snappy": True}))
 
     def _knobs(self) -> dict[str, int]:
-        # Parts are given behind commands that come together, and behind a start; a full outbox delays commands until a
-        # commit. The oracle does not model that.
+        # The oracle does not model parts behind commands that come together or a start, nor a full outbox with commits.
         without = ["PART_COUNT"] * ("foreign" in self._features or self._durability != "memory")
         without += ["OUTBOX_SIZE_MAX"] * (self._durability == "fsync")
         return {name: value for name, value in knobs.draw(self.random("knobs")).items() if name not in without}
@@ -297,6 +296,7 @@ class _Drawing:
         fates = list(FATES)
         if "requeues" in self._features:
             fates += ("requeue default", "requeue 0 backoff", "requeue 300 backoff", "requeue 0")
+            fates += ("requeue 10000",) * (self.random(f"{name}/long").random() < 0.2)
         if "touches" in self._features:
             fates += ("keep", "touch", "touch", "keep")
         for at_us in self._times(random, self._step_count):

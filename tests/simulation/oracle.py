@@ -160,6 +160,7 @@ class ClientOracle:
     channel: ChannelOracle | None = None
     rdy_count: int = 0
     is_closing: bool = False
+    is_at_end: bool = False  # it sends nothing more
     message_count: int = 0
     finish_count: int = 0
     requeue_count: int = 0
@@ -391,6 +392,7 @@ class Oracle:
 
     def end(self, session: Session, error: BrokerError | None) -> None:
         """Process the end of a client's input; ``error`` if that cut a body off."""
+        self.clients[session].is_at_end = True
         if error is not None:
             self.clients[session].owed.append(encode_error_text(error))
 

@@ -16,7 +16,7 @@ PARTS_MAX: Final = 1_000
 
 
 def give_parts(plan: Plan, broker: Broker, oracle: Oracle | None, now_ns: int) -> None:
-    """Do what is due now, which is also the next part of a topic, until nothing is, in a world with small parts."""
+    """Handle the deadlines that have come, until there is none, in a world with small parts: each part has one."""
     for _ in range(PARTS_MAX if "PART_COUNT" in plan.options.get("knobs", {}) else 0):
         due_ns = broker.next_deadline()
         if due_ns is None or due_ns > now_ns:

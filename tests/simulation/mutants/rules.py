@@ -145,4 +145,22 @@ MUTANTS: Final = (
         2_000,
         breaks=(1,),
     ),
+    Mutant(
+        "fsync: the end of a connection behind a command that waits for its commit is forgotten",
+        "the sessions of clients that have gone stay until a heartbeat is missing, with their messages",
+        "broker/core/session/turns.py",
+        "            if self._eof_received:\n                self.receive_eof(now_ns)\n",
+        "",
+        3_000,
+        breaks=(24,),
+    ),
+    Mutant(
+        "the delay of REQ is limited by the maximum of the message timeout",
+        "messages that are requeued for an hour come back after a quarter of it",
+        "broker/core/session/session.py",
+        "max(delay_ns, 0), self._options.max_req_timeout_ns)",
+        "max(delay_ns, 0), self._options.max_msg_timeout_ns)",
+        3_000,
+        breaks=(16,),
+    ),
 )

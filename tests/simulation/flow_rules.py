@@ -50,6 +50,11 @@ def check_flow(name: str, core: ConsumerCore, options: ConsumerOptions, now_ns: 
     test: Message | None = backoff.test_message  # type: ignore[assignment]
     if test is not None and (test.is_answered or backoff.state is not BackoffState.PROBING):
         conclude(27, False, f"{name} waits for the result of {test.body!r} though there will be none")
+    # Where the wait is as long as it may be, failures do not count.
+    step_count = 1
+    while options.backoff_multiplier * 2**step_count < options.max_backoff_duration:
+        step_count += 1
+    conclude(27, backoff.counter <= step_count, f"{name} needs {backoff.counter} successes to end its backoff")
     if backoff.deadline_ns is not None:
         most_ns = round(options.max_backoff_duration * NS_PER_S)
         conclude(27, backoff.deadline_ns - now_ns <= most_ns, f"{name} waits longer than {most_ns} ns")

@@ -17,6 +17,7 @@ from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError, ProtocolError
 from tests.simulation.broken import Broken
+from tests.simulation.driver.closing import check_at_once, check_drained
 from tests.simulation.driver.giving_up import Failure, GivingUp
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
@@ -37,9 +38,6 @@ LONG: Final = 5.0
 ENOUGH: Final = 0.5
 """Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
 LEAVE_SLACK: Final = 1.0
-AT_ONCE: Final = 0.6
-"""Seconds in which a consumer without handlers closes: nsqd may keep CLOSE_WAIT for 0.25 s."""
-LATENCY_MAX: Final = 0.01
 HTTP_PORT: Final = 4151
 
 
@@ -73,6 +71,7 @@ class ConsumerPlayer:
         self._batch: dict[str, Any] = dict(options.get("batch", {}))
         self._confirms: bool = options.get("confirms", False)
         self._outcomes = Outcomes(world, name, self._find)
+        self._outcomes.has_key_errors = self._run.get("key_fails", False)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:
@@ -84,6 +83,7 @@ class ConsumerPlayer:
         self._how: dict[str, Any] = {}
         self._life = 0
         self._active: Counter[object] = Counter()
+        self._receiving = anyio.CancelScope()  # cancelled where the program calls ``run`` again
         self._is_receiving = False
         self._answered_later: list[Message] = []
         self._received_ns: dict[int, int] = {}  # of the last message of each lane
@@ -114,6 +114,7 @@ class ConsumerPlayer:
         begun, entered = 0.0, world.loop.time()
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), consumer.options.max_in_flight)
         self._received_ns.clear()
+        self._outcomes.clear()
         async with consumer:
             self.consumer, self._is_receiving = consumer, True
             async with anyio.create_task_group() as tasks:
@@ -137,7 +138,9 @@ class ConsumerPlayer:
         limit = consumer.options.close_timeout + 2 * min(consumer.options.close_timeout, 5.0) + LEAVE_SLACK
         if world.loop.time() - begun > limit:
             raise Broken(30, f"{self.name} took {world.loop.time() - begun:.3f} seconds to close")
-        self._check_at_once(world.loop.time() - begun, entered)
+        is_cancelled = self._how.get("how") == "cancel" and self._mode != "threads"
+        if is_cancelled or self._mode in {"iterate", "batches"}:
+            check_at_once(world, self.name, world.loop.time() - begun, entered)
         for message in self._answered_later:
             message.finish()  # its connection has ended, so this does nothing
         self._answered_later.clear()
@@ -145,14 +148,7 @@ class ConsumerPlayer:
             raise Broken(24, f"{self.name} has closed with {left.in_flight} messages in flight")
         tally.check(left)
         if not left.timed_out:  # a broker may find later than its client that a message has timed out
-            await self._check_drained(entered)
-
-    def _check_at_once(self, seconds: float, since: float) -> None:
-        """Check that a consumer without handlers has not waited for answers: what it holds is requeued."""
-        is_cancelled = self._how.get("how") == "cancel" and self._mode != "threads"
-        is_calm = not self._world.has_link_faults and self._world.history.is_calm(self._world.nodes, since)
-        if seconds > AT_ONCE and is_calm and (is_cancelled or self._mode in {"iterate", "batches"}):
-            raise Broken(30, f"{self.name}, which has no handler, took {seconds:.3f} seconds to close")
+            await check_drained(world, self.name, self.topic, self._channel, entered)
 
     def _reach_at_leave(self, consumer: Consumer) -> None:
         stats = consumer.stats()
@@ -165,14 +161,6 @@ class ConsumerPlayer:
         self._world.watch_connection(address, error)
         if self._hook_fails:
             raise Failure(address)
-
-    async def _check_drained(self, since: float) -> None:
-        """Check that the channel has all messages that were not finished, where no fault could prevent it."""
-        world = self._world
-        await pass_time(LATENCY_MAX)
-        nodes = [node for node in world.nodes if world.nodes[node].held(self.topic, self._channel)]
-        if nodes and not world.has_link_faults and world.history.is_calm(nodes, since):
-            raise Broken(18, f"messages are in flight at {nodes} after {self.name} has closed")
 
     @property
     def is_connected(self) -> bool:
@@ -192,6 +180,8 @@ class ConsumerPlayer:
             case "leave" if not self._leave.is_set():
                 self._how = step.values
                 self._leave.set()
+            case "receive again" if self._mode in {"run", "run batches", "plain"}:
+                self._receiving.cancel()
             case "pause":
                 consumer.pause()
             case "resume":
@@ -254,7 +244,11 @@ class ConsumerPlayer:
     async def _receive_until_failure(self, consumer: Consumer) -> None:
         """Receive; a permanent error ends the consumer, if that is an option of it, and another one follows."""
         try:
-            await self._receive(consumer)
+            is_cancelled = True
+            while is_cancelled:
+                with anyio.CancelScope() as self._receiving:
+                    await self._receive(consumer)
+                is_cancelled = self._receiving.cancelled_caught
         except ProtocolError:
             if not consumer.options.end_on_permanent_error:
                 raise
@@ -359,8 +353,8 @@ class ConsumerPlayer:
         if not world.healed.is_set():
             fate = Random(f"{world.plan.seed}/{self.name}/{name}/{message.attempts}").choice(self._fates)
         world.note("%s: %s attempt %d: %s", self.name, name, message.attempts, fate)
-        if self._mode in {"run", "run batches", "plain", "iterate"}:  # the others may wait after they have taken it
-            self._outcomes.begin(message)
+        # The messages of other modes may wait after they were taken.
+        self._outcomes.begin(message, is_new=self._mode in {"run", "run batches", "plain", "iterate"})
         return name, fate
 
     @contextmanager
@@ -392,7 +386,9 @@ class ConsumerPlayer:
             try:
                 await self._suffer(message, name, fate)
             except anyio.get_cancelled_exc_class():
-                is_stopped = self._leave.is_set()
+                is_stopped = self._leave.is_set() or self._receiving.cancel_called
+                if is_stopped and message.time_left:
+                    self._outcomes.forget(message)
                 self._world.reached.add("cancelled by a stop" if is_stopped else "cancelled at its timeout")
                 raise
         if fate in {"slow", "hang"} and self._run.get("auto_touch"):
@@ -485,6 +481,10 @@ class ConsumerPlayer:
                 if fate == "raise":
                     raise Failure(fate)
                 await (pass_time(LONG) if fate == "hang" else self._pause(SLOW if fate == "slow" else 0.0))
+        except anyio.get_cancelled_exc_class():
+            for message in messages:
+                self._outcomes.forget(message)
+            raise
         finally:
             for message in messages:
                 self._outcomes.end(message)

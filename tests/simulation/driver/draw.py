@@ -137,6 +137,7 @@ class _Drawing:
             "keep_deferred": self._some(random),
             "requeue_on_disconnect": self._some(random),
             "lookupds": self._lookupds,
+            **({"node_id": 7} if self._random("node ids").random() < 0.3 else {}),
             **({"max_msg_size": 2_000} if "large" in self._features else {}),
         }
 
@@ -427,6 +428,9 @@ class _Drawing:
         rare = self._random(f"{name}/rare steps")
         if "disconnect" in self._features and self._some(rare, 0.4):
             yield Step(rare.randint(1, self._duration_us), name, "connect wrong")
+        if "leave" in self._features and self._some(rare, 0.3):
+            for _ in range(rare.choice((1, 3))):
+                yield Step(rare.randint(1, self._duration_us), name, "receive again")
         if "leave" in self._features:
             for _ in range(random.choice((0, 1, 2))):
                 values = {"how": random.choice(("stop", "cancel")), "for_us": random.choice((0, 100_000, 2_000_000))}

@@ -71,7 +71,7 @@ class Broker:
     def _broker_options(self) -> BrokerOptions:
         values = {name: value for name, value in self._options.items() if name not in {"durability", "lookupds"}}
         return BrokerOptions(
-            node_id=self._number,
+            node_id=values.pop("node_id", self._number),
             tcp_address=self.address,
             http_address=self.http_address,
             broadcast_address=self.name,

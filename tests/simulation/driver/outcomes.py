@@ -27,21 +27,36 @@ class Outcomes:
         world: the world.
         name: of the consumer.
         find: returns the connection that has a message without an answer; None if that is not known.
+
+    Attributes:
+        has_key_errors: the function for the keys of messages may raise, which counts as a failure of the handler.
     """
+
+    has_key_errors = False
 
     def __init__(self, world: World, name: str, find: Callable[[Message], Wire | None]) -> None:
         self._world = world
         self._name = name
         self._find = find
         self._giving_up_count = 0
+        self._begun: set[tuple[str, bytes]] = set()
 
-    def begin(self, message: Message) -> None:
-        """Check that a message whose handler begins was not taken back."""
-        if message.is_answered:
+    def clear(self) -> None:
+        """Forget the messages of an earlier consumer."""
+        self._begun.clear()
+
+    def begin(self, message: Message, *, is_new: bool) -> None:
+        """Check that a message whose handler begins was not taken back, if it ``is_new``."""
+        self._begun.add((message.nsqd_address, message.id))
+        if message.is_answered and is_new:
             text = (
                 f"a handler of {self._name} begins {message.body[:60]!r}, which was requeued, has timed out or is lost"
             )
             raise self._world.failed(Broken(5, text))
+
+    def forget(self, message: Message) -> None:
+        """Record that the handler was cancelled, and not because of the message: another one may begin it."""
+        self._begun.discard((message.nsqd_address, message.id))
 
     def end(self, message: Message) -> None:
         """Record that a handler, or ``giving_up``, has ended in any way."""
@@ -64,6 +79,9 @@ class Outcomes:
         """Enclose the call of ``giving_up`` for a message."""
         if message.is_answered:
             raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
+        if (message.nsqd_address, message.id) not in self._begun and not self.has_key_errors:
+            text = f"{self._name} gives up {message.body[:60]!r}, which no handler has begun that was not cancelled"
+            raise self._world.failed(Broken(1, text))
         self._giving_up_count += 1
         try:
             yield

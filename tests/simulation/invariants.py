@@ -65,7 +65,7 @@ def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) ->
 def _check_heartbeats(oracle: Oracle, now_ns: int, *, may_be_silent: bool) -> None:
     """Check the times of heartbeats and commands; a client is not silent while a command waits for an auth server."""
     for session, client in oracle.clients.items():
-        if client.is_at_end and not (session.ended or may_be_silent):
+        if client.is_at_end and not session.ended:
             raise Broken(24, f"{session.remote_address} has closed its end, and its session stays")
         late_ns = now_ns - client.heartbeat_ns - client.interval_ns
         if client.interval_ns and late_ns > 0 and not session.ended:

@@ -20,7 +20,7 @@ from tests.simulation.auth.gate import End, Gate, Grant
 from tests.simulation.auth.leaks import check_texts, secret_of
 from tests.simulation.broken import conclude
 from tests.simulation.by_hand import load_by_hand, pause
-from tests.simulation.network import MS
+from tests.simulation.network import END, MS
 from tests.simulation.node import Node
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class AuthNode(Node):
         gate = self._gates[session]
         gate.add(End(error))
         self._advance(session, gate)
-        super().end_input(session, None)
+        self._survive(self._receive, session, END)
         self._check_gates()
 
     def _advance(self, session: Session, gate: Gate) -> None:

@@ -251,13 +251,13 @@ class ProducerPlayer(Publisher):
             return
         if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
             conclude(2, not self._tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
-        if "nowait" not in step.values["how"] or not self._tally.is_calm or self.world.has_disk_faults:
+        if step.values["how"] != "publish nowait" or not self._tally.is_calm or self.world.has_disk_faults:
             return
         now = self.world.loop.time()
         if isinstance(error, Closed):
             is_late = now > self._left + CLOSE_MAX
             conclude(30, is_late, f"{publish.names} were accepted and not sent before the end")
-        elif isinstance(error, NotConnected) and step.values["how"] == "publish nowait" and "linger" in self.options:
+        elif isinstance(error, NotConnected) and "linger" in self.options and self._tally.were_refused:
             has_waited = now >= publish.begun + self.options["connect_timeout"]  # it is sent again, on a new connection
             conclude(34, has_waited, f"{publish.names} failed with the messages that were sent together: {error!r}")
 

@@ -196,6 +196,12 @@ class ProducerTally(_Tally):
         )
         return any(name_of(body) in publish.names for wire in lost for bodies in wire.sent for body in bodies)
 
+    @property
+    def were_refused(self) -> bool:
+        """Whether each connection that has ended has received an error just before."""
+        ended = [wire for stream, wire in self.wires if stream.is_over]
+        return all(wire.is_read and wire.answered and wire.answered[-1][1] for wire in ended)
+
     def _publish_count(self, bodies: list[bytes]) -> int:
         publishes = self.world.history.publishes
         return len({id(publishes[name_of(body)]) for body in bodies})

@@ -146,7 +146,7 @@ MUTANTS: Final = (
         breaks=(1,),
     ),
     Mutant(
-        "fsync: the end of a connection behind a command that waits for its commit is forgotten",
+        "the end of a connection behind a command that waits for an auth server is forgotten",
         "the sessions of clients that have gone stay until a heartbeat is missing, with their messages",
         "broker/core/session/turns.py",
         "            if self._eof_received:\n                self.receive_eof(now_ns)\n",

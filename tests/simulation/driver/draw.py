@@ -382,6 +382,8 @@ class _Drawing:
             if self._some(random, 0.2):
                 values["port"] = 4151
             yield Step(at_us(), name, "send", values)
+        if self._some(random, 0.2):
+            yield Step(at_us(), name, "send", {"which": random.randrange(2), "stuck": True})
 
     def _burst(self, name: str, random: Random, at_us: int, hows: list[str]) -> Iterator[Step]:
         for _ in range(random.choice((1, 1, 2, 5) if "linger" in self._features else (1, 1, 3))):
@@ -428,8 +430,8 @@ class _Drawing:
         rare = self._random(f"{name}/rare steps")
         if "disconnect" in self._features and self._some(rare, 0.4):
             yield Step(rare.randint(1, self._duration_us), name, "connect wrong")
-        if "leave" in self._features and self._some(rare, 0.3):
-            for _ in range(rare.choice((1, 3))):
+        if self._some(rare, 0.3):
+            for _ in range(rare.choice((1, 3, 6))):
                 yield Step(rare.randint(1, self._duration_us), name, "receive again")
         if "leave" in self._features:
             for _ in range(random.choice((0, 1, 2))):

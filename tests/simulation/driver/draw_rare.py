@@ -39,8 +39,8 @@ def consumer_options(
         }
     fates = ["raise"] * (random.choice((1, 2)) if options else 0)
     if "lanes" in features and player["mode"] == "run" and random.random() < 0.5:  # messages wait behind slow handlers
-        options |= {"run": {"concurrency": random.choice((1, 2)), "lanes": 3}, "max_in_flight": 20}
-        fates += ["slow"] * 2
+        options |= {"run": {"concurrency": random.choice((1, 2)), "lanes": 3}, "max_in_flight": 20, "msg_timeout": 1.0}
+        fates += ["slow"] * 8
     return options, fates
 
 
@@ -64,7 +64,10 @@ def refused_batch(random: Random, name: str, topics: Iterable[str], duration_us:
     for number in range(4):
         values = {"how": "publish nowait", "topic": topic}
         yield Step(at_us, name, "publish", values | ({"size": 6_000} if number == large else {}))
-    if random.random() < 0.8:
+    if random.random() < 0.5:  # these linger until the others have their answer
+        for later_us in (100, 300):
+            yield Step(at_us + later_us, name, "publish", {"how": "publish nowait", "topic": topic})
+    elif random.random() < 0.8:
         yield Step(at_us + random.choice((0, 1_000, 10_000, 100_000)), name, "leave")
 
 

@@ -69,7 +69,8 @@ class Operator:
             found = entry and {name: entry[name] for name in wanted}
             conclude(15, found == wanted, f"{verb} was answered while nsqd.dat has {found}, not {wanted}")
         seen = await self._stats(topic)
-        if seen is not None and count == self._count and not self._world.healed.is_set():
+        is_same = self._broker.nsqd is nsqd and count == self._count
+        if seen is not None and is_same and not self._world.healed.is_set():
             entries = [seen] if place == "topic" else [each for each in seen.channels if each.channel_name == channel]
             is_right = [each.paused for each in entries] == [wanted["paused"]]
             conclude(14, is_right, f"/stats has {entries} after {verb} {wanted['name']}")

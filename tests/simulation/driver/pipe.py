@@ -151,6 +151,11 @@ class Stream(ByteStream):
         return max(self._out.late_at, self._into.late_at)
 
     @property
+    def peer(self) -> Stream:
+        """The other end."""
+        return self._out.receiver
+
+    @property
     def remote_host(self) -> str:
         return str(self._addresses[SocketAttribute.remote_address][0])
 

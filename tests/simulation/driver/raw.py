@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -16,6 +17,7 @@ from tests.simulation.driver.network import HOST
 from tests.simulation.driver.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from tests.simulation.driver.pipe import Stream
     from tests.simulation.driver.world import World
     from tests.simulation.plan import Step
 
@@ -33,6 +35,8 @@ MPUB: Final = b"MPUB raw\n" + _sized((2).to_bytes(4, "big") + _sized(b"one", b"t
 MANY: Final = b"NOP\n" * 3_000
 UNREAD: Final = b"SUB raw u#ephemeral\nRDY 100\n" + (b"PUB raw\n" + _sized(b"." * 6_000)) * 60
 """More than a broker keeps for a client that reads nothing."""
+STUCK: Final = b"  V2" + _identify(heartbeat_interval=1000) + UNREAD
+"""A client that sends this, and then nothing, is silent for too long."""
 COMMANDS: Final = (
     *(MANY, UNREAD, UNREAD),
     *(b"NOP\n", b"CLS\n", b"RDY 1\n", b"RDY 0\n", b"RDY -1\n", b"RDY 99999\n", b"RDY x\n"),
@@ -60,6 +64,7 @@ class RawPlayer:
         self._world = world
         self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
         self._pipelines: list[Pipeline] = []
+        self._stuck: list[tuple[str, Stream]] = []  # connections from which nothing is read, with their nodes
 
     async def run(self) -> None:
         """Play; return when the world has ended."""
@@ -67,7 +72,9 @@ class RawPlayer:
 
     def act(self, step: Step) -> None:
         """Do one step of the plan; one that does not apply does nothing."""
-        if step.verb == "send" and self._nodes:
+        if step.verb == "send" and step.values.get("stuck") and self._nodes:
+            self._world.tasks.start_soon(self._send_and_stop, step.values)
+        elif step.verb == "send" and self._nodes:
             self._world.tasks.start_soon(self._send, step.values)
         elif step.verb == "pipeline" and self._nodes:
             self._world.tasks.start_soon(self._pipeline, step.values)
@@ -82,8 +89,32 @@ class RawPlayer:
         await pipeline.run()
 
     def unanswered(self) -> list[str]:
-        """Return a line for each pipeline without an answer to each of its commands."""
-        return [line for pipeline in self._pipelines for line in pipeline.left()]
+        """Return a line for each pipeline without an answer to each command, and each stuck client that has its session."""
+        stuck = [node for node, stream in self._stuck if not (stream.peer.is_over or self._world.has_link_faults)]
+        lines = [f"{node} has not ended a connection whose client reads and sends nothing" for node in stuck]
+        return [line for pipeline in self._pipelines for line in pipeline.left()] + lines
+
+    async def _send_and_stop(self, values: dict[str, Any]) -> None:
+        """Send much, and read nothing; the broker has to end the connection."""
+        HOST.set(self.name)
+        node = self._nodes[values.get("which", 0) % len(self._nodes)]
+        try:
+            stream = await self._world.network.connect_tcp(node, 4150)
+        except OSError:
+            return
+        self._stuck.append((node, stream))
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send_all, stream, STUCK)
+                await self._world.ended.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            await anyio.aclose_forcefully(stream)
+
+    @staticmethod
+    async def _send_all(stream: Stream, data: bytes) -> None:
+        with suppress(BrokenResourceError):
+            await stream.send(data)
 
     async def _send(self, values: dict[str, Any]) -> None:
         HOST.set(self.name)

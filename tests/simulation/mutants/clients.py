@@ -93,4 +93,12 @@ MUTANTS: Final = (
         plan="batch-beside-a-slow-end",
         breaks=(5,),
     ),
+    Mutant(
+        "the counter of backoff has no limit",
+        "after a long outage as many messages have to succeed, one by one, as have failed",
+        "consumer/backoff.py",
+        "        if step < 0 or not counter or ceiling_ns(counter + 1) > ceiling_ns(counter):\n            self.counter += step\n",
+        "        self.counter += step\n",
+        breaks=(27,),
+    ),
 )

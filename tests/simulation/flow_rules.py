@@ -61,10 +61,8 @@ def check_flow(name: str, core: ConsumerCore, options: ConsumerOptions, now_ns: 
     leaving = [session for session in core.sessions if session.is_closing]
     for message in core.inbox:
         conclude(18, message.session not in leaving, f"{message.body!r} waits for a handler of {name}, which leaves")
-        timeout_ns = message.session.msg_timeout_ns
-        left_ns = message.deadline_ns - now_ns
-        is_fresh = left_ns >= timeout_ns // WAITING_PART - PAUSE_NS and not message.is_answered
-        conclude(5, is_fresh, f"{message.body!r} waits for a handler of {name}, with {left_ns} ns left")
+        conclude(5, not message.is_answered, f"{message.body!r} waits for a handler of {name}, and has its answer")
+    check_waiting(name, core, now_ns)
     takers = [session for session in core.sessions if session not in leaving]
     most = min(flow.max_in_flight, sum(session.answer.max_rdy_count for session in takers if session.answer))
     if flow.paused or backoff.state is BackoffState.WAITING or test is not None:
@@ -75,3 +73,12 @@ def check_flow(name: str, core: ConsumerCore, options: ConsumerOptions, now_ns: 
     conclude(6, found == flow.total_rdy_count, f"{name} has RDY at a connection that it leaves")
     conclude(6, found <= most, f"{name} has an RDY of {found} in sum, and may have {most}")
     conclude(27, found == most or held_count > 0, f"{name} has an RDY of {found} in sum, {most} are allowed")
+
+
+def check_waiting(name: str, core: ConsumerCore, now_ns: int) -> None:
+    """Check that no message that waits for a handler times out soon."""
+    for queue in core.queues:
+        for message in queue:
+            left_ns = message.deadline_ns - now_ns
+            is_fresh = left_ns >= message.session.msg_timeout_ns // WAITING_PART - PAUSE_NS or message.is_answered
+            conclude(5, is_fresh, f"{message.body!r} waits for a handler of {name}, with {left_ns} ns left")

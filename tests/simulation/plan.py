@@ -38,7 +38,7 @@ PLAYER_VERBS: Final = {
     "http producer": frozenset(("publish", "cancel")),
     "consumer": frozenset(
         (
-            *("connect", "connect wrong", "handle", "max in flight"),
+            *("connect", "connect wrong", "receive again", "handle", "max in flight"),
             *("pause", "resume", "leave", "disconnect", "confirm"),
         )
     ),

@@ -66,7 +66,7 @@ def test_command_writes_how_to_repeat_a_failure(monkeypatch, capsys):
     record, failure, command = capsys.readouterr().out.splitlines()
     assert ", 1 failed; core from 0: " in record
     seed, _, sentence = failure.partition(": ")
-    assert sentence.startswith(tuple(f"invariant {number}: {INVARIANTS[number]}: " for number in (26, 27)))
+    assert sentence.startswith(tuple(f"invariant {number}: {INVARIANTS[number]}: " for number in (14, 26, 27)))
     assert command == f"    python -m tests.simulation {seed} --trace  # --shrink makes a small plan of it"
 
 

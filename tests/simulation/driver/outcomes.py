@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tests.simulation.broken import Broken
 from tests.simulation.driver.pace import pass_time
+from tests.simulation.flow_rules import check_waiting
 
 if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
+    from nsqkit.consumer.subscription import Subscription
     from tests.simulation.driver.wire import Wire
     from tests.simulation.driver.world import World
 
@@ -48,6 +50,11 @@ class Outcomes:
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         self._begun.add((message.nsqd_address, message.id))
+        subscription = cast("Subscription", message.session.subscription)
+        try:
+            check_waiting(self._name, subscription.core, subscription.now_ns())
+        except Broken as broken:
+            raise self._world.failed(broken) from None
         if message.is_answered and is_new:
             text = (
                 f"a handler of {self._name} begins {message.body[:60]!r}, which was requeued, has timed out or is lost"

@@ -89,7 +89,7 @@ class RawPlayer:
         await pipeline.run()
 
     def unanswered(self) -> list[str]:
-        """Return a line for each pipeline without an answer to each command, and each stuck client that has its session."""
+        """Return a line for each pipeline without all its answers, and for each client that reads nothing and stays."""
         stuck = [node for node, stream in self._stuck if not (stream.peer.is_over or self._world.has_link_faults)]
         lines = [f"{node} has not ended a connection whose client reads and sends nothing" for node in stuck]
         return [line for pipeline in self._pipelines for line in pipeline.left()] + lines

@@ -199,8 +199,8 @@ class ProducerTally(_Tally):
     @property
     def were_refused(self) -> bool:
         """Whether each connection that has ended has received an error just before."""
-        ended = [wire for stream, wire in self.wires if stream.is_over]
-        return all(wire.is_read and wire.answered and wire.answered[-1][1] for wire in ended)
+        ended = [wire for stream, wire in self.wires if stream.is_over or wire.is_lost or wire.is_over]
+        return bool(ended) and all(wire.is_read and wire.answered and wire.answered[-1][1] for wire in ended)
 
     def _publish_count(self, bodies: list[bytes]) -> int:
         publishes = self.world.history.publishes

@@ -256,7 +256,8 @@ MUTANTS: Final = (
         "a handler that was cancelled by another call of run has used up the last attempt",
         "after run_batches was cancelled and called again, messages are given up without a handler",
         "consumer/batch_handling.py",
-        "                for message in last:\n                    last_attempts.forget(message)\n                for message in batch:",
+        "                for message in last:\n                    last_attempts.forget(message)\n"
+        "                for message in batch:",
         "                for message in batch:",
         3_000,
         "driver",

@@ -5,8 +5,8 @@
     raises                               requeued with its delay; for backoff this is one failure
     is cancelled from outside            requeued at once
 
-A message whose last attempt a handler has begun before is given up, and is not in the batch. If the handler raises, the
-messages at their last attempt are given up and the others requeued.
+A message whose last attempt a handler has begun before is given up, and is not in the batch; nor are those that time
+out meanwhile. If the handler raises, the messages at their last attempt are given up and the others requeued.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ MUTANTS: Final = (
         "the file of positions stays after its topic is deleted",
         "a topic that is created again has a depth without messages",
         DISK_QUEUE,
-        "        for name in (*map(self._file_name, numbers), self._meta_name):\n",
-        "        for name in map(self._file_name, numbers):\n",
+        "        for name in (*map(self._file_name, reversed(numbers)), self._meta_name):\n",
+        "        for name in map(self._file_name, reversed(numbers)):\n",
         breaks=(17,),
     ),
     Mutant(

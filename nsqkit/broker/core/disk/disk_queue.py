@@ -415,7 +415,8 @@ class DiskQueue:
         self._meta = b""
         self._state.forget(self)
         failed: OSError | None = None
-        for name in (*map(self._file_name, numbers), self._meta_name):
+        # The newest first: if the process ends meanwhile, none is left behind a gap, where a later start would find it.
+        for name in (*map(self._file_name, reversed(numbers)), self._meta_name):
             try:
                 self._files.remove(name)
             except OSError as error:

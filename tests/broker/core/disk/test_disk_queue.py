@@ -155,6 +155,23 @@ def test_files_that_a_killed_process_had_read_are_removed_with_the_queue():
     assert directory.files == {}
 
 
+@pytest.mark.parametrize("count", range(5))
+def test_messages_that_are_not_found_after_a_kill_in_a_removal_do_not_come_back(count):
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(10)))
+    assert len(sizes(directory)) == 4
+    directory.end_after(count)
+    with suppress(Ended):
+        queue.delete()
+    directory = directory.kill()
+    queue = opened(directory)
+    found = queue.messages()
+    queue.put(frames(*range(20, 26)))
+    queue.close()
+    assert left(opened(directory.kill())) == [*found, *frames(*range(20, 26))]
+
+
 def test_sync_is_requested_after_sync_every_messages():
     state = new_state()
     limits = attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5)

@@ -112,7 +112,7 @@ class _Drawing:
         self._publishes_us: list[int] = []
         self._commands_us: list[int] = []
         self._shared = "t", "a"
-        self._has_partitions = random.random() < 1 / 16
+        self._has_partitions = random.random() < 1 / 12
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
             self._faults -= {"double", "delete", "clock", "kill", "power cut", "stop", "end disk", "disk faults"}

@@ -197,9 +197,10 @@ class HeldStream:
 
     def __init__(self, options: SourceOptions, cluster: Cluster) -> None:
         self._spec = options.spec
-        self._running = ExitStack()
-        self._portal = self._running.enter_context(start_blocking_portal())
-        self._held = self._running.enter_context(self._portal.wrap_async_context_manager(hold_messages(options.spec)))
+        with ExitStack() as running:
+            self._portal = running.enter_context(start_blocking_portal())
+            self._held = running.enter_context(self._portal.wrap_async_context_manager(hold_messages(options.spec)))
+            self._running = running.pop_all()
         self._cluster = cluster
         self._pacer = Pacer(options, self._backlog)
         self._is_available_now = False

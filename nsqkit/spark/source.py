@@ -10,10 +10,11 @@ without a call; ``nsqkit.spark.register`` is for sessions that cannot import it.
 
 from __future__ import annotations
 
+import atexit
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -142,6 +143,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._stream is not None:
+            if self._options.ack_mode == "commit":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._stream.stop()
 
     @property
@@ -149,10 +152,19 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The driver's side, which the first call in the process of a query's run creates."""
         if self._stream is None:
             if self._options.ack_mode == "commit":
-                # Spark ends the process by SIGTERM. As an exception it reaches Spark's call of stop().
-                signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+                # Spark ends the process by SIGTERM. As an exception it reaches Spark's call of stop(). If it prevents
+                # that call, the end of the program stops.
+                signal.signal(signal.SIGTERM, _exit)
+                atexit.register(self.stop)
             self._stream = STREAMS[self._options.ack_mode](self._options, Discovery(self._options.spec))
         return self._stream
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    """Raise SystemExit at the first SIGTERM only: Spark sends two, and the second one would interrupt ``stop``."""
+    del frame
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(0)
 
 
 def _check_schema(schema: StructType) -> None:

@@ -278,6 +278,46 @@ def test_a_stopped_query_requeues_the_messages_that_its_driver_holds(
         pass
 
 
+HOLD_A_BATCH = """
+import json, signal, sys
+from nsqkit.spark.source import NsqStreamReader
+from nsqkit.spark.source_options import stream_options
+
+reader = NsqStreamReader(stream_options(json.loads(sys.argv[1])))
+start = reader.initialOffset()
+while reader.latestOffset(start, None) == start:
+    pass
+"""
+
+TWO_SIGNALS = """
+try:
+    signal.raise_signal(signal.SIGTERM)
+finally:
+    signal.raise_signal(signal.SIGTERM)
+    reader.stop()
+"""
+
+A_SIGNAL_BEFORE_STOP = """
+try:
+    raise EOFError
+finally:
+    signal.raise_signal(signal.SIGTERM)
+    reader.stop()
+"""
+
+
+@pytest.mark.parametrize("end", [TWO_SIGNALS, A_SIGNAL_BEFORE_STOP], ids=["two signals", "a signal before stop"])
+def test_a_process_that_ends_requeues_the_messages_that_it_holds(
+    options: dict[str, str], brokers: list[Broker], end: str
+):
+    del options["walLocation"]
+    publish(brokers, "one")
+    texts = json.dumps({**options, "ackMode": "commit", "msgTimeoutMs": "600000"})
+    subprocess.run([sys.executable, "-c", HOLD_A_BATCH + end, texts], cwd=ROOT, timeout=60, check=True)
+    assert [broker.in_flight("t", "c") for broker in brokers] == [0, 0]
+    assert sum(broker.depth("t", "c") for broker in brokers) == 2 * COUNT
+
+
 def test_a_query_survives_a_node_that_is_down(
     run: Any,
     spark: Any,

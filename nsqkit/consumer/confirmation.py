@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsqkit.consumer.message import Barrier, Holder
+    from nsqkit.errors import BrokerError
 
 
 @attrs.frozen
@@ -43,10 +44,13 @@ class Confirming:
     Attributes:
         not_sent: messages without a command.
         sent: for each session its barrier, and the messages of the commands before it.
+        refusal: nsqd's error for one of the commands. Another command for the message may be refused before this one:
+            a TOUCH comes too late, nsqd delivers the message again, and a FIN that is under way finishes it.
     """
 
     not_sent: tuple[Message, ...]
     sent: tuple[tuple[Barrier, list[Message]], ...]
+    refusal: type[BrokerError]
 
     @property
     def is_done(self) -> bool:
@@ -60,16 +64,19 @@ class Confirming:
             if barrier.refused is None:
                 unknown += messages
             elif barrier.refused:
-                failed += [message for message in messages if message.id in barrier.refused]
+                failed += [message for message in messages if (self.refusal, message.id) in barrier.refused]
         return Confirmation(tuple(failed), tuple(unknown))
 
 
-def confirm(messages: Iterable[Message], send: Callable[[Holder, list[Message]], object]) -> Confirming:
+def confirm(
+    messages: Iterable[Message], send: Callable[[Holder, list[Message]], object], refusal: type[BrokerError]
+) -> Confirming:
     """Send a command for each message that is held, and a barrier for each session.
 
     Args:
         messages: of any sessions.
         send: queues the commands for the messages of one session.
+        refusal: nsqd's error for one of the commands.
 
     Raises:
         OptionError: a value is not a message.
@@ -92,4 +99,4 @@ def confirm(messages: Iterable[Message], send: Callable[[Holder, list[Message]],
         sent.append((session.add_barrier(), held))
     for session in of_session:
         session.connection.flush()
-    return Confirming(tuple(not_sent), tuple(sent))
+    return Confirming(tuple(not_sent), tuple(sent), refusal)

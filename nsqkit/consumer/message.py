@@ -18,6 +18,7 @@ import attrs
 from nsqkit.clock import NS_PER_S
 
 if TYPE_CHECKING:
+    from nsqkit.errors import BrokerError
     from nsqkit.options.durations import Seconds
 
 
@@ -37,12 +38,13 @@ class Barrier:
     """A point among the commands of a session; also the session's event that its outcome is known.
 
     Attributes:
-        refused: the ids for which nsqd has refused an answer or a TOUCH since the barrier before this one; None until
-            nsqd has processed all commands before the barrier, and if the session has ended before that.
+        refused: the commands that nsqd has refused since the barrier before this one, each as the kind of its error and
+            the message's id; None until nsqd has processed all commands before the barrier, and if the session has
+            ended before that.
         is_passed: True once the outcome is known.
     """
 
-    refused: frozenset[bytes] | None = None
+    refused: frozenset[tuple[type[BrokerError], bytes]] | None = None
     is_passed: bool = False
 
 

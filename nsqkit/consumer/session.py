@@ -173,7 +173,7 @@ class ConsumerSession(ClientSession[Message]):
         self._finished: list[bytes] = []
         self._requeued: list[tuple[Message, Result | None]] = []
         self._barriers: deque[Barrier] = deque()  # without an answer
-        self._refused: set[bytes] = set()  # since the last answer to a barrier
+        self._refused: set[tuple[type[BrokerError], bytes]] = set()  # since the last answer to a barrier
 
     # ---- answers: called for each message -------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class ConsumerSession(ClientSession[Message]):
             if message_id == BARRIER_ID:
                 self._pass_barrier()
                 return
-            self._refused.add(message_id)
+            self._refused.add((type(error), message_id))
         self.counts.refused += 1
         if isinstance(error, FinishFailed):
             self.counts.finished -= 1

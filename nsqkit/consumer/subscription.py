@@ -17,7 +17,7 @@ from nsqkit.consumer.callbacks import requeue_delay
 from nsqkit.consumer.confirmation import confirm
 from nsqkit.consumer.message import FIRST, NOT_HELD
 from nsqkit.consumer.session import ConsumerSession
-from nsqkit.errors import Closed
+from nsqkit.errors import Closed, FinishFailed, TouchFailed
 from nsqkit.options.checks import take_seconds
 from nsqkit.wire.names import encode_channel, encode_topic
 
@@ -140,12 +140,17 @@ class Subscription:
 
     def finish_confirmed(self, messages: Iterable[Message]) -> Confirming:
         """Finish those of the messages that are not answered, with a barrier."""
-        return confirm(messages, lambda session, held: session.finish_all(held))
+        return confirm(messages, lambda session, held: session.finish_all(held), FinishFailed)
 
     def touch_confirmed(self, messages: Iterable[Message]) -> Confirming:
         """Touch those of the messages that are not answered, with a barrier."""
         now_ns = self.now_ns()
-        return confirm(messages, lambda session, held: [session.touch(message, now_ns) for message in held])
+
+        def touch(session: Holder, held: list[Message]) -> None:
+            for message in held:
+                session.touch(message, now_ns)
+
+        return confirm(messages, touch, TouchFailed)
 
     def decode(self, body: bytes) -> Any:
         """Return the body's value."""

@@ -64,6 +64,14 @@ class TestSessions:
         assert confirming.result() == Confirmation(failed=(two,))
         assert not one.is_answered
 
+    def test_a_fin_may_be_accepted_after_a_touch_was_refused(self, consumer: DrivenConsumer, link: DrivenSession):
+        """The message has timed out, and nsqd delivers it again between the two."""
+        (one,) = link.deliver(1)
+        one.touch()
+        confirming = consumer.subscription.finish_confirmed([one])
+        link.send(touch_failed(1) + BARRIER)
+        assert confirming.result() == Confirmation()
+
     def test_a_refusal_belongs_to_the_next_barrier(self, consumer: DrivenConsumer, link: DrivenSession):
         one, two, three = link.deliver(1, 2, 3)
         first, second, third = (consumer.subscription.finish_confirmed([message]) for message in (one, two, three))

@@ -13,7 +13,7 @@ INVARIANTS: Final = {
     6: "no more messages are in flight than RDY and max_in_flight allow",
     7: "nothing is delivered by a paused channel, after CLS, or before it is due",
     8: "attempts rise by one with each delivery",
-    9: "a message is not delivered after its FIN was confirmed",
+    9: "a FIN counts as confirmed if the broker has accepted it, and its message is not delivered again",
     10: "an answer of another client changes nothing",
     11: "each command has its one answer, in order",
     12: "the next deadline is not after the first thing that is due, nor in the past twice",

@@ -157,6 +157,7 @@ class ClientOracle:
     """A connection: the answers that it must receive (None: any response), and its requests."""
 
     owed: deque[bytes | None] = attrs.field(factory=deque)
+    refused: Counter[tuple[bytes, bytes]] = attrs.field(factory=Counter)  # answers and TOUCHes, by verb and message id
     channel: ChannelOracle | None = None
     rdy_count: int = 0
     is_closing: bool = False
@@ -289,6 +290,7 @@ class Oracle:
         if copy is None:
             is_held = client.channel.is_in_flight(message_id)
             why = b"client does not own message" if is_held else b"ID not in flight"
+            client.refused[verb, message_id] += 1
             client.owed.append(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, why))
         elif verb == b"TOUCH":
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns

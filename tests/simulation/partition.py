@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqkit.consumer.confirmation import Confirming, confirm
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession, Opened, Received
+from nsqkit.errors import FinishFailed, TouchFailed
 from nsqkit.spark.slots import slot_log
 from nsqkit.spark.slots.records import DataSlot, MessageKey
 from nsqkit.spark.slots.slot_log import SlotLog
@@ -39,6 +40,7 @@ EMPTY_FOR_NS: Final = 400 * MS
 OPEN_WITHIN_NS: Final = 5_000 * MS
 RECONNECT_NS: Final = 100 * MS
 REQUEUE_DELAY_MS: Final = 100
+TOUCHES: Final = 4
 
 
 class Attempt:
@@ -66,6 +68,9 @@ class Attempt:
         self._received_count = 0
         self._confirming: Confirming | None = None
         self._is_touching = False
+        # Half of the attempts touch what they hold. The others are too busy, so that more messages time out.
+        self._touch_every_ns = self._world.plan.options["msg_timeout_ms"] * MS // TOUCHES
+        self._touch_ns = self._world.now_ns if self._random.random() < 0.5 else None
         self._due_ns = self._world.now_ns
         self._reconnect_ns = 0
         self._world.touch(self)
@@ -111,6 +116,8 @@ class Attempt:
     def stall(self, until_ns: int) -> None:
         """Do nothing for a while, and read nothing."""
         self._due_ns = max(self._due_ns, until_ns)
+        if self._touch_ns is not None:
+            self._touch_ns = max(self._touch_ns, until_ns)
         self._reconnect_ns = max(self._reconnect_ns, until_ns)
         for link in self._links.values():
             link.down.hold(until_ns)
@@ -122,6 +129,11 @@ class Attempt:
     def next_deadline(self) -> int | None:
         if self.is_over:
             return None
+        due_ns = self._action_ns()
+        return due_ns if self._touch_ns is None else min(self._touch_ns, due_ns or self._touch_ns)
+
+    def _action_ns(self) -> int | None:
+        """Return when to perform the next action; None while an answer to a barrier is awaited."""
         if self._confirming is not None:
             return self._due_ns if self._confirming.is_done else None
         if self._actions and not isinstance(self._actions[0], slot_log.Receive):
@@ -153,8 +165,13 @@ class Attempt:
         """Nothing is to be sent: connections send for themselves."""
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Perform the next action."""
+        """Touch messages, or perform the next action."""
         if self.is_over:
+            return
+        if self._touch_ns is not None and self._touch_ns <= now_ns:
+            self._touch_ns = now_ns + self._touch_every_ns
+            self._touch_held(now_ns)
+        if (due_ns := self._action_ns()) is None or due_ns > now_ns:
             return
         self._due_ns = now_ns + self._random.choice(ACTION_DELAYS_NS)
         if self._confirming is not None:
@@ -178,7 +195,8 @@ class Attempt:
                 return actions
             case slot_log.Touch(keys) | slot_log.FinishSlot(_, keys):
                 self._is_touching = isinstance(action, slot_log.Touch)
-                self._confirming = confirm([self._messages[key] for key in keys], self._send)
+                refusal = TouchFailed if self._is_touching else FinishFailed
+                self._confirming = confirm([self._messages[key] for key in keys], self._send, refusal)
                 return []
             case slot_log.LookUp(keys):
                 return log.looked_up(wal.wal.look_up(keys))
@@ -223,6 +241,15 @@ class Attempt:
             self._reconnect_ns = now_ns + RECONNECT_NS
             for node in self._world.nodes.values():
                 self._connect(node)
+
+    def _touch_held(self, now_ns: int) -> None:
+        """Touch the messages with less than half of their time left."""
+        for message in [*self._messages.values(), *self._inbox]:
+            session = message.session
+            is_due = message.deadline_ns < now_ns + session.msg_timeout_ns // 2
+            if is_due and session.held.get(message.id) is message:
+                session.touch(message, now_ns)
+        self._wake()
 
     def _connect(self, node: Node) -> None:
         if not node.accepts or (node.name in self._links and not self._links[node.name].machine.ended):

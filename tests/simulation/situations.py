@@ -182,6 +182,23 @@ def _left(random: Random, plan: Plan, found: Holding, names: Collection[str]) ->
     yield found.does(at_us + random.choice((1_000, 500_000)), "finish", count=3, kept=10)
 
 
+def _confirmed_late(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """FINs arrive after their messages have timed out, and the messages are delivered again, to be confirmed."""
+    timeout_us = 1000 * plan.options["msg_timeout_ms"]
+    due_us = found.at_us + timeout_us
+    yield found.does(found.at_us + random.choice(NEAR_US[1:]), "keep", count=3)
+    yield Step(found.at_us + timeout_us // 2, found.name, "pause")
+    yield Step(due_us - 3 * timeout_us // 10, found.link, "stall", {"ways": "up", "for_us": 4 * timeout_us // 10})
+    if random.random() < 0.7:  # a TOUCH is late, too, and messages are delivered again before the FINs arrive
+        yield found.does(due_us - 2 * timeout_us // 10, "touch", kept=10)
+        yield Step(due_us - timeout_us // 10, found.name, "resume")
+    yield Step(due_us - timeout_us // 20, found.name, "confirm", {"count": 0})
+    for _ in range(2):
+        due_us += timeout_us // 3
+        yield Step(due_us - timeout_us // 10, found.name, "resume")
+        yield Step(due_us, found.name, "confirm", {"count": 100})
+
+
 def _burst(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
     """A producer that gathers messages publishes some at nearly the same time."""
     for number in range(4 if "linger_ms" in plan.players[found.producer] else 0):
@@ -195,6 +212,7 @@ SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
     "lost": (frozenset(("faults",)), _lost),
     "ended late": (frozenset(("ephemeral", "delete")), _ended_late),
     "stalled": (frozenset(("stall",)), _stalled),
+    "confirmed late": (frozenset(("stall",)), _confirmed_late),
     "touched": (frozenset(("touches",)), _touched),
     "tested": (frozenset(("requeues",)), _tested),
     "burst": (frozenset(("batches",)), _burst),

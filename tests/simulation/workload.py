@@ -296,7 +296,7 @@ class Consumer:
         self._check_confirmed()
 
     def _check_confirmed(self) -> None:
-        """Check that a message whose FIN is confirmed is in no place of its channel.
+        """Check that a message whose FIN is confirmed is in no place of its channel, and that others were refused.
 
         Two things hide that: the double drops a FIN and not the one behind it, and a crash leaves a message twice.
         """
@@ -304,13 +304,21 @@ class Consumer:
         for messages, confirming in [pair for pair in self._confirming if pair[1].is_done]:
             self._confirming.remove((messages, confirming))
             confirmation = confirming.result()
-            others = {*map(id, confirmation.failed), *map(id, confirmation.unknown)}
+            failed, unknown, not_sent = (
+                set(map(id, found)) for found in (confirmation.failed, confirmation.unknown, confirming.not_sent)
+            )
             for message in messages:
                 link = next((each for each in self._links.values() if each.machine is message.session), None)
-                if id(message) not in others and link and link.session and link.node.oracle:
-                    if drops_commands or link.node.deliveries.may_repeat:
-                        continue
-                    channel = link.node.oracle.topics[self.topic.encode()].channels[self.channel.encode()]
+                if drops_commands or id(message) in unknown | not_sent or not link or not link.session:
+                    continue
+                if (oracle := link.node.oracle) is None:
+                    continue
+                if id(message) in failed:
+                    refused = oracle.clients[link.session].refused
+                    conclude(9, refused[b"FIN", message.id] > 0, f"the FIN of {message.body!r} counts as refused")
+                    refused[b"FIN", message.id] -= 1
+                elif not link.node.deliveries.may_repeat:
+                    channel = oracle.topics[self.topic.encode()].channels[self.channel.encode()]
                     conclude(9, not channel.has(message.body), f"{message.body!r} is there after a confirmed FIN")
 
     def drain(self) -> None:

@@ -111,4 +111,21 @@ MUTANTS: Final = (
         "driver",
         breaks=(5,),
     ),
+    Mutant(
+        "a refused TOUCH counts as the refusal of a FIN",
+        "a Spark partition leaves out the row of a message that nsqd has finished",
+        "consumer/confirmation.py",
+        "if (self.refusal, message.id) in barrier.refused]",
+        "if any(message_id == message.id for _, message_id in barrier.refused)]",
+        6_000,
+        breaks=(9,),
+    ),
+    Mutant(
+        "refusals count for later barriers, too",
+        "a message counts as failed that nsqd has delivered again and finished",
+        "consumer/session.py",
+        "        self._refused.clear()\n        self._events.append(barrier)\n",
+        "        self._events.append(barrier)\n",
+        breaks=(9,),
+    ),
 )

@@ -241,7 +241,12 @@ class Handling:
         if message.is_answered:
             return
         if is_last and not self._last_attempts.begin(message):
-            await self.give_up(message, self._last_attempts.error(message))
+            if self._is_watched:
+                self._begun[message] = anyio.CancelScope()
+            try:
+                await self.give_up(message, self._last_attempts.error(message))
+            finally:
+                self._begun.pop(message, None)
             return
         failure: Exception | None = None
         with anyio.CancelScope() as scope:

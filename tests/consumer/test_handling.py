@@ -358,6 +358,34 @@ class TestTime:
             assert await peer.line() == fin(1)
             tasks.cancel_scope.cancel()
 
+    async def test_a_message_is_touched_while_it_is_given_up(self):
+        """Also if an earlier delivery has used up the last attempt, so that no handler is called."""
+        given_up: list[int] = []
+        may_end = [anyio.Event(), anyio.Event()]
+
+        def fail(message: Message) -> None:
+            raise ValueError("no")
+
+        async def give_up(message: Message, reason: GivenUp) -> None:
+            given_up.append(message.attempts)
+            await may_end[len(given_up) - 1].wait()
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(fail, giving_up=give_up, auto_touch=True))
+            await peer.deliver(1, attempts=5)
+            await settle()
+            await peer.deliver(1, attempts=6)  # it has timed out meanwhile
+            may_end[0].set()
+            await settle()
+            assert given_up == [5, 6]
+            for _ in range(TOUCH_PARTS // 2 + 1):
+                clock.advance(60 / TOUCH_PARTS)
+                await settle()
+            assert await peer.line() == b"TOUCH " + message_id(1)
+            may_end[1].set()
+            assert await peer.line() == fin(1)
+            tasks.cancel_scope.cancel()
+
     async def test_auto_touch_ends_at_nsqds_maximum(self):
         bench = Bench([ADDRESS], read_timeout=300, close_timeout=0)
 

@@ -114,7 +114,7 @@ class ConsumerPlayer:
         begun, entered = 0.0, world.loop.time()
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), consumer.options.max_in_flight)
         self._received_ns.clear()
-        self._outcomes.clear()
+        self._outcomes.begin_life(self._leave)
         async with consumer:
             self.consumer, self._is_receiving = consumer, True
             async with anyio.create_task_group() as tasks:
@@ -392,15 +392,8 @@ class ConsumerPlayer:
                 self._world.reached.add("cancelled by a stop" if is_stopped else "cancelled at its timeout")
                 raise
         if fate in {"slow", "hang"} and self._run.get("auto_touch"):
-            self._check_held(message, name, begun)
+            self._outcomes.check_held(message, begun)
         self._world.history.done(self.topic, self._channel, name)
-
-    def _check_held(self, message: Message, name: str, begun: float) -> None:
-        """Check that a message has not timed out, as it was touched."""
-        world, node = self._world, message.nsqd_address.partition(":")[0]
-        is_calm = not world.has_link_faults and world.history.is_calm([node], begun)
-        if message.is_answered and is_calm and not self._leave.is_set():
-            raise world.failed(Broken(5, f"{name} has timed out while its handler ran"))
 
     async def _suffer(self, message: Message, name: str, fate: str) -> None:
         match fate:

@@ -324,6 +324,9 @@ class _Drawing:
             run |= {name: True for name in ("auto_touch", "cancel_at_timeout") if self._some(random, 0.3)}
         if run:
             rare["run"] = run
+        if "auto_touch" in run and self._some(random):  # a message is touched while it is given up, too
+            rare |= {"giving_up": random.choice(("slow", "slow raise")), "max_attempts": 2, "msg_timeout": 1.0}
+            rare["fates"] = [*options["fates"], "raise", "raise"]
         return rare
 
     def _handling(self, random: Random, mode: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class GivingUp:
     ) -> None:
         self._world = world
         self._how: str = options.get("giving_up", "async")
+        self._is_touched: bool = options.get("run", {}).get("auto_touch", False)
         self._attempts_max: int = options.get("max_attempts", 5)
         self._outcomes = outcomes
         self._on_given_up = on_given_up
@@ -72,8 +73,11 @@ class GivingUp:
 
     async def _do_later(self, message: Message) -> None:
         with self._outcomes.giving_up(message):
-            is_slow = self._how == "slow" and not self._world.healed.is_set()
+            is_slow = "slow" in self._how and not self._world.healed.is_set()
+            begun = self._world.loop.time()
             await (pass_time(SLOW) if is_slow else anyio.lowlevel.checkpoint())
+            if is_slow and self._is_touched:
+                self._outcomes.check_held(message, begun)
             self._do(message)
 
     async def _publish(self, message: Message, given_up: GivenUp) -> None:
@@ -83,7 +87,7 @@ class GivingUp:
             self._do(message)
 
     def _do(self, message: Message) -> None:
-        if self._how == "raise" and message.attempts == self._attempts_max:
+        if "raise" in self._how and message.attempts == self._attempts_max:
             self._world.reached.add("giving_up raises")
             raise Failure("it cannot be given up")
         self._world.reached.add("raises at its last attempt")

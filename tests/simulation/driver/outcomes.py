@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, cast
 
+import anyio
+
 from tests.simulation.broken import Broken
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.flow_rules import check_waiting
@@ -42,10 +44,12 @@ class Outcomes:
         self._find = find
         self._giving_up_count = 0
         self._begun: set[tuple[str, bytes]] = set()
+        self._leave = anyio.Event()
 
-    def clear(self) -> None:
-        """Forget the messages of an earlier consumer."""
+    def begin_life(self, leave: anyio.Event) -> None:
+        """Forget the messages of an earlier consumer; the next one runs until ``leave`` is set."""
         self._begun.clear()
+        self._leave = leave
 
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
@@ -60,6 +64,18 @@ class Outcomes:
                 f"a handler of {self._name} begins {message.body[:60]!r}, which was requeued, has timed out or is lost"
             )
             raise self._world.failed(Broken(5, text))
+
+    def check_held(self, message: Message, begun: float) -> None:
+        """Check that a message has not timed out since a time, as it was touched.
+
+        Raises:
+            Broken: it has.
+        """
+        world, node = self._world, message.nsqd_address.partition(":")[0]
+        is_calm = not world.has_link_faults and world.history.is_calm([node], begun)
+        if message.is_answered and is_calm and not self._leave.is_set():
+            text = f"{message.body[:60]!r} has timed out while its handler or giving_up ran"
+            raise world.failed(Broken(5, text))
 
     def forget(self, message: Message) -> None:
         """Record that the handler was cancelled, and not because of the message: another one may begin it."""

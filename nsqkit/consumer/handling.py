@@ -241,12 +241,7 @@ class Handling:
         if message.is_answered:
             return
         if is_last and not self._last_attempts.begin(message):
-            if self._is_watched:
-                self._begun[message] = anyio.CancelScope()
-            try:
-                await self.give_up(message, self._last_attempts.error(message))
-            finally:
-                self._begun.pop(message, None)
+            await self.give_up(message, self._last_attempts.error(message))
             return
         failure: Exception | None = None
         with anyio.CancelScope() as scope:
@@ -265,15 +260,11 @@ class Handling:
                     self._subscription.requeue_now(message)
                 raise
             finally:
-                if failure is None:
-                    self._begun.pop(message, None)
+                self._begun.pop(message, None)
         if scope.cancelled_caught:
             logger.warning("the handler of %r was cancelled: its time was over", message, extra=_fields(message))
         if failure is not None:
-            try:
-                await self.fail(message, failure)
-            finally:
-                self._begun.pop(message, None)
+            await self.fail(message, failure)
 
     def finish(self, message: Message) -> None:
         """Finish a message. If it has timed out, its handler has used up an attempt."""
@@ -348,6 +339,8 @@ class Handling:
         if message.is_answered:
             return
         logger.warning("giving up on %r from %s", message, message.nsqd_address, exc_info=error, extra=_fields(message))
+        if self._is_watched:
+            self._begun[message] = anyio.CancelScope()  # it is not entered: no timeout cancels this
         try:
             result = self._give_up(message, self._given_up(message, error))
             if result is not None:
@@ -364,6 +357,8 @@ class Handling:
         else:
             self._core.given_up_count += 1
             self.finish(message)
+        finally:
+            self._begun.pop(message, None)
 
     def _given_up(self, message: Message, error: Exception | None) -> GivenUp:
         return GivenUp(

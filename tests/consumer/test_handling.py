@@ -375,6 +375,7 @@ class TestTime:
             await peer.deliver(1, attempts=5)
             await settle()
             await peer.deliver(1, attempts=6)  # it has timed out meanwhile
+            await settle()
             may_end[0].set()
             await settle()
             assert given_up == [5, 6]

@@ -370,6 +370,12 @@ class _Drawing:
             yield from draw_rare.refused_batch(self._random(f"{name}/refused"), name, self._topics, self._duration_us)
         if "cancel" in self._features and self._some(random):
             yield Step(at_us(), name, "cancel")
+        refused = self._random(f"{name}/refused publishes")
+        if "fail disk" in self._faults and "publish_attempts" in player and not self._haven and self._some(refused):
+            nodes, may_cut = player["nodes"], "cut" in self._faults
+            yield from draw_rare.refused_publishes(
+                refused, name, nodes, self._topics, self._duration_us, may_cut=may_cut
+            )
 
     def _raw_steps(self, name: str, random: Random) -> Iterator[Step]:
         at_us = self._times(random)

@@ -71,6 +71,22 @@ def refused_batch(random: Random, name: str, topics: Iterable[str], duration_us:
         yield Step(at_us + random.choice((0, 1_000, 10_000, 100_000)), name, "leave")
 
 
+def refused_publishes(
+    random: Random, name: str, nodes: list[str], topics: Iterable[str], duration_us: int, *, may_cut: bool
+) -> Iterator[Step]:
+    """Yield publishes that no disk takes; the first attempt of some is sent to an nsqd that does not answer."""
+    at_us = random.randint(1, duration_us)
+    for node in nodes:
+        yield Step(at_us, node, "fail disk", {"after": 0, "count": 1_000, "error": "EIO"})
+        yield Step(at_us + 400_000, node, "recover disk")
+    if may_cut and random.random() < 0.7:
+        link = f"{name}/{random.choice(nodes)}"
+        yield Step(at_us, link, "stall", {"for_us": 300_000})
+        yield Step(at_us + 100_000, link, "cut")
+    for later_us in range(1_000, 5_000, 1_000):
+        yield Step(at_us + later_us, name, "publish", {"how": "publish", "topic": random.choice(list(topics))})
+
+
 def unanswered(random: Random, who: Iterable[str], duration_us: int) -> Iterator[Step]:
     """Yield the steps of hosts that do not answer a connection that is begun; those of a player are cut first."""
     for each in who:

@@ -57,6 +57,7 @@ class Broker:
         self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
         self._operator = Operator(world, self)
+        self._loses = False  # whether the life that ends loses what it acknowledges
         self._disk_time = 0.0  # seconds that the operations of a slow disk may take in a stop
         self.is_wanted = False
 
@@ -121,6 +122,9 @@ class Broker:
         finally:
             if self._scope is scope:
                 self.nsqd = None
+            if self._loses:  # it has accepted publishes until now
+                world.history.lose(self.name, world.loop.time())
+            self._loses = False
             ended.set()
             world.note("%s has ended", self.name)
 
@@ -200,6 +204,7 @@ class Broker:
                 self.kill(power={"in_order": values.get("in_order", False)})
             case "stop":
                 if loses and (self.durability == "memory" or world.has_disk_faults):
+                    self._loses = True
                     world.history.lose(self.name, now)
                 self.stop()
             case "start":

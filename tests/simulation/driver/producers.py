@@ -38,6 +38,8 @@ CLOSE_MAX = 5.0
 LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 """Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
 
+DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
+
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""
 
@@ -223,6 +225,15 @@ class ProducerPlayer(Publisher):
     def is_connected(self) -> bool:
         return self.producer is not None and all(nsqd.is_connected for nsqd in self.producer.stats().nsqds)
 
+    @property
+    def _is_always_connected(self) -> bool:
+        """Whether it waits for no connection, nor for space, and no disk is slow."""
+        verbs = {step.verb for step in self.world.plan.steps}
+        has_faults = self.world.has_link_faults or not verbs.isdisjoint(DELAYING_FAULTS)
+        return self.is_connected and not (
+            has_faults or self.world.may_refuse or "max_outstanding_bytes" in self.options
+        )
+
     def is_alone(self, topic: str) -> bool:
         """Whether it is connected, no publish to the topic was cancelled or waits, and no other topic may matter."""
         world = self.world
@@ -251,6 +262,10 @@ class ProducerPlayer(Publisher):
             return
         if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
             conclude(2, not self._tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
+        if isinstance(error, RETRIABLE) and not isinstance(error, MAYBE_SENT) and self._is_always_connected:
+            lasted = self.world.loop.time() - publish.begun  # it had to wait for no connection
+            is_soon = lasted < self.options["connect_timeout"]
+            conclude(27, is_soon, f"{publish.names} was refused after {lasted:.3f} seconds: {error!r}")
         if step.values["how"] != "publish nowait" or not self._tally.is_calm or self.world.has_disk_faults:
             return
         now = self.world.loop.time()

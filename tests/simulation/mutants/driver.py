@@ -304,4 +304,14 @@ MUTANTS: Final = (
         plan="slow-giving-up",
         breaks=(5,),
     ),
+    Mutant(
+        "the last error of a publish hides that it may have arrived",
+        "a program publishes it once more, and the message exists twice",
+        "producer/publisher.py",
+        "                    failure = failure if isinstance(failure, ConnectionLost) else error\n",
+        "                    failure = error\n",
+        1_500,
+        "driver",
+        breaks=(2,),
+    ),
 )

@@ -12,7 +12,7 @@ WORLDS: Final = {"core": (100_000, 45), "driver": (30_000, 25), "power": (50_000
 """The number of worlds of each size, and the minutes for them."""
 
 STATES_WORLDS: Final = 20_000
-STATES_WORLDS_MIN: Final = 2_000
+STATES_WORLDS_MIN: Final = 5_000
 """Fewer worlds do not reach all states."""
 
 FUZZ_MINUTES: Final = 10.0

@@ -314,4 +314,14 @@ MUTANTS: Final = (
         "driver",
         breaks=(2,),
     ),
+    Mutant(
+        "reading is not resumed after the last turn of an input",
+        "a client that has sent many commands at once gets no more answers",
+        "transport/pump.py",
+        "                self._process(None)\n                self._reading_paused = True\n",
+        "                self._process(None)\n",
+        1_500,
+        "driver",
+        breaks=(11,),
+    ),
 )

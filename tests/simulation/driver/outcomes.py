@@ -89,7 +89,9 @@ class Outcomes:
 
     async def _check(self, message: Message, wire: Wire | None, due: float | None) -> None:
         await pass_time(ANSWER_MAX)
-        while self._giving_up_count and not message.is_answered:  # those of a batch are given up one after the other
+        if self._giving_up_count and not message.is_answered:  # those of a batch are given up one after the other
+            while self._giving_up_count and not message.is_answered:
+                await pass_time(ANSWER_MAX)
             await pass_time(ANSWER_MAX)
         if not message.is_answered:
             raise Broken(27, f"{self._name} has no answer for {message.body[:60]!r}, whose handler has ended")

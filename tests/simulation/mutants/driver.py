@@ -305,16 +305,6 @@ MUTANTS: Final = (
         breaks=(5,),
     ),
     Mutant(
-        "the last error of a publish hides that it may have arrived",
-        "a program publishes it once more, and the message exists twice",
-        "producer/publisher.py",
-        "                    failure = failure if isinstance(failure, ConnectionLost) else error\n",
-        "                    failure = error\n",
-        1_500,
-        "driver",
-        breaks=(2,),
-    ),
-    Mutant(
         "reading is not resumed after the last turn of an input",
         "a client that has sent many commands at once gets no more answers",
         "transport/pump.py",

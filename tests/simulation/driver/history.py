@@ -119,6 +119,7 @@ class History:
         self.publishes: dict[str, Publish] = {}
         self.deliveries: dict[tuple[str, str, str], Delivery] = {}
         self.losses: dict[str, list[float]] = {}
+        self.late_losses: dict[str, list[float]] = {}  # of publishes over HTTP, which a broker accepts until its end
         self.troubles: dict[str, list[float]] = {}
         self.crashes: dict[str, list[float]] = {}
         self.removals: list[Removal] = []
@@ -241,7 +242,9 @@ class History:
         for name, publish in self.publishes.items():
             if publish.outcome is None:
                 raise Broken(11, f"the publish of {name} has not ended")
-            if publish.outcome != OK or any(self._between(self.losses, node, publish.begun) for node in publish.nodes):
+            losses = [self.losses, *([self.late_losses] if name.startswith("http") else [])]
+            may_be_lost = (self._between(each, node, publish.begun) for each in losses for node in publish.nodes)
+            if publish.outcome != OK or any(may_be_lost):
                 continue
             for channel in self.channels[publish.topic]:
                 delivery = self.deliveries.get((publish.topic, channel, name))

@@ -122,8 +122,8 @@ class Broker:
         finally:
             if self._scope is scope:
                 self.nsqd = None
-            if self._loses:  # it has accepted publishes until now
-                world.history.lose(self.name, world.loop.time())
+            if self._loses:
+                world.history.late_losses.setdefault(self.name, []).append(world.loop.time())
             self._loses = False
             ended.set()
             world.note("%s has ended", self.name)

@@ -259,8 +259,8 @@ MUTANTS: Final = (
         "                for message in last:\n                    last_attempts.forget(message)\n"
         "                for message in batch:",
         "                for message in batch:",
-        3_000,
-        "driver",
+        size="driver",
+        plan="batch-cancelled-by-another-call",
         breaks=(1,),
     ),
     Mutant(

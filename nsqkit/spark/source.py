@@ -152,8 +152,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The driver's side, which the first call in the process of a query's run creates."""
         if self._stream is None:
             if self._options.ack_mode == "commit":
-                # Spark ends the process by SIGTERM. As an exception it reaches Spark's call of stop(). If it prevents
-                # that call, the end of the program stops.
+                # Spark ends the process by SIGTERM. As an exception it reaches Spark's call of stop(), unless it is
+                # raised just before that call; so atexit calls stop(), too.
                 signal.signal(signal.SIGTERM, _exit)
                 atexit.register(self.stop)
             self._stream = STREAMS[self._options.ack_mode](self._options, Discovery(self._options.spec))

@@ -39,6 +39,7 @@ LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 """Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
 
 DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
+"""Faults of a broker with which an answer, or the next connection, may take as long as ``connect_timeout``."""
 
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""

@@ -78,4 +78,15 @@ MUTANTS: Final = (
         "driver",
         breaks=(30,),
     ),
+    Mutant(
+        "a publish that each nsqd has refused once waits for another nsqd",
+        "a publish with attempts left fails after connect_timeout, though nsqds are ready",
+        "producer/publisher.py",
+        "        chosen = self._policy.choose(self.connections, key, tried)\n"
+        "        return self._policy.choose(self.connections, key) if chosen is None and tried else chosen\n",
+        "        return self._policy.choose(self.connections, key, tried)\n",
+        size="driver",
+        plan="attempts-at-two-nsqds",
+        breaks=(27,),
+    ),
 )

@@ -152,6 +152,8 @@ async def multi_publish(nsqd: RunningBroker, request: Request) -> Response:
 
 
 async def _put(nsqd: RunningBroker, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
+    if not nsqd.is_running:
+        raise HTTPError(503, "EXITING")
     try:
         if len(bodies) > PART_COUNT_MAX:
             await _put_in_parts(nsqd, Batch(nsqd.broker.topics, topic.name, bodies))

@@ -28,6 +28,10 @@ class RunningBroker(Protocol):
         """The time that is passed to the engine."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether it accepts messages: False from the beginning of a stop on."""
+
+    @property
     def statsd_prefix(self) -> str:
         """The beginning of all keys that are sent to statsd."""
 

@@ -101,6 +101,7 @@ class Nsqd:
         self._pumps: dict[Session, Pump] = {}
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
+        self._acceptors: TaskGroup | None = None
         self._timer: Timer | None = None
         self._external_services: ExternalServices | None = None
         self._http_api: HTTPApi | None = None
@@ -114,6 +115,11 @@ class Nsqd:
         if self._clock is None:
             self._clock = LoopClock()
         return self._clock
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it accepts clients and messages: from the start until the stop begins."""
+        return self._tasks is not None
 
     @property
     def statsd_prefix(self) -> str:
@@ -165,8 +171,9 @@ class Nsqd:
             tasks.start_soon(self._timer.run)
             if self._persistence is not None:
                 tasks.start_soon(self._persistence.run, self.broker, self.clock)
+            self._acceptors = await stack.enter_async_context(anyio.create_task_group())
             for name, listener, handler in servers:
-                tasks.start_soon(accept, listener, handler, tasks, logger, self.clock)
+                self._acceptors.start_soon(self._accept, listener, handler, tasks)
                 logger.info("%s: listening on %s", name, listener.address)
             self._external_services = ExternalServices(self, tasks)
             self._stack = stack.pop_all()
@@ -189,12 +196,12 @@ class Nsqd:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop: end every session, send the rest of its output within ``STOP_TIMEOUT``, and close."""
+        """Stop: accept nothing more, end every session, send the rest of its output within ``STOP_TIMEOUT``, close."""
         assert self._tasks is not None
+        tasks, self._tasks = self._tasks, None
         if not self._is_killed:
             await self._end_sessions()
-        self._tasks.cancel_scope.cancel()
-        self._tasks = None
+        tasks.cancel_scope.cancel()
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             await self._stack.__aexit__(exc_type, exc, traceback)
         else:
@@ -203,6 +210,8 @@ class Nsqd:
         logger.info("stopped")
 
     async def _end_sessions(self) -> None:
+        assert self._acceptors is not None
+        self._acceptors.cancel_scope.cancel()
         for session in list(self.broker.sessions):
             session.end(None)
         self._process_events(self.clock.now_ns())
@@ -210,6 +219,10 @@ class Nsqd:
             while self._pumps:
                 self._pumps_ended = anyio.Event()
                 await self._pumps_ended.wait()
+
+    async def _accept(self, listener: Listener, handler: Handler, tasks: TaskGroup) -> None:
+        async with listener:
+            await accept(listener, handler, tasks, logger, self.clock)
 
     def kill(self) -> None:
         """Have the end of ``async with`` send and save nothing more, as if the process had been killed."""
@@ -257,6 +270,8 @@ class Nsqd:
         pump = self._pumps[session] = Pump(session, stream, clock, after=self._process_events)
         logger.info("TCP: new client(%s)", remote_address)
         try:
+            if not self.is_running:  # the connection was accepted as the stop began
+                session.end(None)
             self._process_events(self.clock.now_ns())
             await pump.run()
         finally:

@@ -146,7 +146,8 @@ class Listener:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._sockets.aclose()
+        with anyio.CancelScope(shield=True):  # a cancelled task would close the first socket only
+            await self._sockets.aclose()
         if self._path and not self._path.startswith("@"):
             with suppress(FileNotFoundError):  # some event loops have removed it
                 os.unlink(self._path)

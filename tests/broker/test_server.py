@@ -4,7 +4,7 @@ import logging
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -200,6 +200,35 @@ class TestStopping:
                 tasks.start_soon(advance)
             assert clock.now_ns() > start_ns
         await context.__aexit__(None, None, None)
+
+    async def test_a_stop_refuses_connections_and_messages_while_it_sends_the_rest(self):
+        clock = ManualClock()
+        are_refused: list[bool] = []
+        answers: list[bytes] = []
+
+        async def publish() -> None:
+            await anyio.wait_all_tasks_blocked()
+            are_refused.extend(map(refused, [nsqd.tcp_address, nsqd.http_address]))
+            await http.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+            answers.append(await http.receive())
+            with pytest.raises(Closed):
+                nsqd.connect()
+            clock.advance(STOP_TIMEOUT)
+
+        async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
+            async with Nsqd(options(http_address="127.0.0.1:0"), clock=clock) as nsqd:
+                client = await stack.enter_async_context(connected(nsqd))
+                await client.send(encode_subscribe(b"t", b"c"), encode_ready(2500))
+                async with connected(nsqd) as other:
+                    for _ in range(30):
+                        await other.send_command(encode_publish(b"t", bytes(1 << 20)))
+                http = await stack.enter_async_context(await connect(nsqd.http_address))
+                await http.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b"200" in await http.receive()
+                tasks.start_soon(publish)
+        assert are_refused == [True, True]
+        assert answers[0].startswith(b"HTTP/1.1 503")
+        assert b"EXITING" in answers[0]
 
     async def test_a_stop_without_clients(self):
         async with Nsqd(options()):

@@ -52,6 +52,7 @@ class FakeNsqd:
     """A running broker without listeners."""
 
     tcp_address = http_address = https_address = "192.0.2.1:4150"
+    is_running = True
     start_time_ns = NOW_NS
     statsd_prefix = "nsq."
 

@@ -119,7 +119,6 @@ class History:
         self.publishes: dict[str, Publish] = {}
         self.deliveries: dict[tuple[str, str, str], Delivery] = {}
         self.losses: dict[str, list[float]] = {}
-        self.late_losses: dict[str, list[float]] = {}  # of publishes over HTTP, which a broker accepts until its end
         self.troubles: dict[str, list[float]] = {}
         self.crashes: dict[str, list[float]] = {}
         self.removals: list[Removal] = []
@@ -242,8 +241,7 @@ class History:
         for name, publish in self.publishes.items():
             if publish.outcome is None:
                 raise Broken(11, f"the publish of {name} has not ended")
-            losses = [self.losses, *([self.late_losses] if name.startswith("http") else [])]
-            may_be_lost = (self._between(each, node, publish.begun) for each in losses for node in publish.nodes)
+            may_be_lost = (self._between(self.losses, node, publish.begun) for node in publish.nodes)
             if publish.outcome != OK or any(may_be_lost):
                 continue
             for channel in self.channels[publish.topic]:

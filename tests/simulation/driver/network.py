@@ -48,14 +48,13 @@ class Loop(Protocol):
 class Connection:
     """One connection; ``client`` and ``server`` are its ends, and ``hosts`` those that they are on."""
 
-    def __init__(self, network: Network, hosts: tuple[str, str], random: Random) -> None:
+    def __init__(self, network: Network, hosts: tuple[str, str], port: int, random: Random) -> None:
         self.hosts = hosts
         there, back = Pipe(network.loop, random), Pipe(network.loop, random)
         make = PushingStream if network.is_asyncio else Stream
-        port = network.next_port()
-        address = (hosts[1], NSQD_PORT)
-        self.client: Stream = make(there, back, (hosts[0], port), address)
-        self.server: Stream = make(back, there, address, (hosts[0], port))
+        local, remote = (hosts[0], network.next_port()), (hosts[1], port)
+        self.client: Stream = make(there, back, local, remote)
+        self.server: Stream = make(back, there, remote, local)
         self.is_accepted = False
         self.pipes = {hosts[0]: there, hosts[1]: back}  # by the host that sends
 
@@ -129,7 +128,7 @@ class Network:
         listener = self._listeners.get((host, port))
         if listener is None or self._refused_until.get(host, 0.0) > loop.time():
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        connection = Connection(self, (client, host), random)
+        connection = Connection(self, (client, host), port, random)
         self.connections.append(connection)
         if port == NSQD_PORT and client in self.wires:
             connection.client.wire = self.wires[client](connection.client)
@@ -159,8 +158,9 @@ class Network:
         listener = self._listeners[key] = Listener(self, key)
         return listener
 
-    def close_listener(self, key: tuple[str, int]) -> None:
-        self._listeners.pop(key, None)
+    def close_listener(self, listener: Listener) -> None:
+        if self._listeners.get(listener.local_address) is listener:
+            del self._listeners[listener.local_address]
 
     # ---- faults --------------------------------------------------------------------------------------------------
 
@@ -176,6 +176,10 @@ class Network:
             for each in self.connections
             if each.hosts[1] == host and each.is_accepted and not each.server.is_over
         ]
+
+    def clients_at(self, address: str) -> list[Connection]:
+        """Return the connections to an address that were accepted."""
+        return [each for each in self.connections if each.server.local_address == address and each.is_accepted]
 
     def cut(self, one: str, other: str) -> None:
         for connection in self.between(one, other):
@@ -251,7 +255,6 @@ class Listener:
 
     def __init__(self, network: Network, key: tuple[str, int]) -> None:
         self._network = network
-        self._key = key
         self._accepted: list[Stream] = []
         self._streams: list[Stream] = []
         self._arrived = anyio.Event()
@@ -262,9 +265,9 @@ class Listener:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._network.close_listener(self._key)
-        for stream in self._accepted:
-            stream.reset()
+        self._network.close_listener(self)
+        while self._accepted:
+            self._accepted.pop().reset()
         await anyio.lowlevel.checkpoint()
 
     def accept(self, stream: Stream) -> None:

@@ -15,14 +15,17 @@ from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Disk
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.operations import OPERATIONS, Operator
+from tests.simulation.driver.pace import pass_time
 
 if TYPE_CHECKING:
     from nsqkit.broker.file_store import DirectoryFileStore
+    from tests.simulation.driver.network import Connection
     from tests.simulation.driver.world import World
     from tests.simulation.plan import Step
 
 MS: Final = 1_000_000
 BASE_NS: Final = 1_700_000_000 * 10**9
+CLOSING_TIME: Final = STOP_TIMEOUT / 2
 SLACK: Final = 1.0
 """Seconds that a stop may take beside its timeout: for threads, and for writing the messages."""
 TROUBLES: Final = ("kill", "power cut", "stop", "fill disk", "fail disk", "slow disk")
@@ -57,7 +60,6 @@ class Broker:
         self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
         self._operator = Operator(world, self)
-        self._loses = False  # whether the life that ends loses what it acknowledges
         self._disk_time = 0.0  # seconds that the operations of a slow disk may take in a stop
         self.is_wanted = False
 
@@ -122,9 +124,6 @@ class Broker:
         finally:
             if self._scope is scope:
                 self.nsqd = None
-            if self._loses:
-                world.history.late_losses.setdefault(self.name, []).append(world.loop.time())
-            self._loses = False
             ended.set()
             world.note("%s has ended", self.name)
 
@@ -148,7 +147,15 @@ class Broker:
         if self.is_wanted:
             self.is_wanted = False
             self._end.set()
+            clients = self._world.network.clients_at(self.address)
+            self._world.tasks.start_soon(self._check_closed, clients)
             self._world.tasks.start_soon(self.wait_ended)
+
+    async def _check_closed(self, clients: list[Connection]) -> None:
+        """Check that a broker that stops closes a connection as soon as the kernel has taken all bytes."""
+        await pass_time(CLOSING_TIME)
+        if open_clients := [each.hosts[0] for each in clients if not (each.server.is_over or each.server.is_blocked)]:
+            raise Broken(30, f"{self.name} stops, and keeps the connections of {open_clients}")
 
     async def wait_ended(self) -> None:
         """Return when a life that was stopped has ended.
@@ -204,7 +211,6 @@ class Broker:
                 self.kill(power={"in_order": values.get("in_order", False)})
             case "stop":
                 if loses and (self.durability == "memory" or world.has_disk_faults):
-                    self._loses = True
                     world.history.lose(self.name, now)
                 self.stop()
             case "start":

@@ -160,6 +160,16 @@ class Stream(ByteStream):
         return str(self._addresses[SocketAttribute.remote_address][0])
 
     @property
+    def local_address(self) -> str:
+        """``host:port`` of this end."""
+        return "{}:{}".format(*self._addresses[SocketAttribute.local_address])
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the kernel takes no more bytes, as the peer reads none."""
+        return self._out.size > CAPACITY
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing can be sent or received any more."""
         return self._closed or self._error is not None

@@ -103,7 +103,7 @@ MUTANTS: Final = (
         """        self._process""",
         500,
         "driver",
-        breaks=(1,),
+        breaks=(30,),
     ),
     Mutant(
         "handlers that hang are not cancelled after close_timeout",

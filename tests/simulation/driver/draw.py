@@ -137,6 +137,7 @@ class _Drawing:
             "keep_deferred": self._some(random),
             "requeue_on_disconnect": self._some(random),
             "lookupds": self._lookupds,
+            **({"max_msg_timeout_ns": 10 * 10**9} if self._random("limits").random() < 0.5 else {}),
             **({"node_id": 7} if self._random("node ids").random() < 0.3 else {}),
             **({"max_msg_size": 2_000} if "large" in self._features else {}),
         }
@@ -401,6 +402,8 @@ class _Drawing:
                 values["count"] = random.choice((1, 2, 5))
             if "deferred" in values["how"]:
                 values["delay_us"] = random.choice((0, 200_000, 1_500_000))
+                if self._some(self._random(f"{name}/{at_us}/delay"), 0.1):
+                    values["delay_us"] = 12_000_000
             if "large" in self._features and self._some(random, 0.2):
                 values["size"] = random.choice((300, 6_000))
             if "cancel" in self._features and self._some(random, 0.3):

@@ -129,6 +129,7 @@ class Publisher:
                 except NSQError as error:
                     outcome = self.judge(error)
                     self._check_haven(publish, error, step)
+                    self._check_valid(publish, error)
                     self.check_error(publish, error, step)
         finally:
             del self.running[publish]
@@ -157,6 +158,16 @@ class Publisher:
             return
         if self.is_about_nsqd(error):
             raise Broken(34, f"{publish.names} failed, though {havens} are healthy: {error!r}")
+
+    def _check_valid(self, publish: Publish, error: NSQError) -> None:
+        """Check that no nsqd refuses a valid publish.
+
+        Raises:
+            Broken: one has.
+        """
+        is_refused = isinstance(error, BrokerError) or (isinstance(error, RequestRefused) and error.status < 500)
+        is_valid = not (self.world.may_refuse or self.world.has_disk_faults)
+        conclude(11, not (is_refused and is_valid), f"{publish.names} are valid, and were refused: {error!r}")
 
     def is_about_nsqd(self, error: NSQError) -> bool:
         """Return whether another nsqd might have accepted the publish."""

@@ -109,6 +109,11 @@ class Connection:
                 self.down.reset(now_ns)
         self._world.touch(self)
 
+    @property
+    def sends(self) -> bool:
+        """Whether bytes are on their way to the broker, which may publish more messages."""
+        return self.session is not None and self.up.next_arrival is not None
+
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""
         act_on_pipes(self.up, self.down, verb, values, self._world.now_ns)

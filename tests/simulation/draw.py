@@ -383,8 +383,9 @@ class _Drawing:
 
     def _partition_options(self, random: Random) -> dict[str, Any]:
         options = {"rdy": random.choice((1, 3, 20)), "chunk": random.choice((1, 3, 10))}
-        messages = random.choice((5, 20, 1000))
-        return {"kind": "partition", "topic": "t", "channel": "c", **options, "messages": messages}
+        options |= {"messages": random.choice((5, 20, 1000))}
+        shares = {name: 0.2 for name in ("late_share", "cut_share") if self.random(name).random() < 0.3}
+        return {"kind": "partition", "topic": "t", "channel": "c", **options, **shares}
 
     def _partition(self, name: str) -> Iterator[Step]:
         random = self.random(name)
@@ -392,9 +393,8 @@ class _Drawing:
         for at_us in self._times(random, 8):
             verb = random.choice(verbs)
             values = {} if verb == "attempt" else {"which": random.randrange(2)}
-            yield Step(
-                at_us, name, verb, values | ({"for_us": random.choice((500_000, 4_000_000))} if verb == "stall" else {})
-            )
+            values |= {"for_us": random.choice((500_000, 4_000_000))} if verb == "stall" else {}
+            yield Step(at_us, name, verb, values)
 
     def _link(self, who: str) -> Iterator[Step]:
         random = self.random(who)

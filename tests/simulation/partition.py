@@ -197,6 +197,8 @@ class Attempt:
                 self._is_touching = isinstance(action, slot_log.Touch)
                 refusal = TouchFailed if self._is_touching else FinishFailed
                 self._confirming = confirm([self._messages[key] for key in keys], self._send, refusal)
+                if self._some("cut_share"):
+                    self._cut()
                 return []
             case slot_log.LookUp(keys):
                 return log.looked_up(wal.wal.look_up(keys))
@@ -214,6 +216,8 @@ class Attempt:
             case slot_log.PutSlot(number, keys, outcome):
                 stored = wal.put_slot(number, DataSlot(keys, b"", outcome))
                 self._partitions.stored_keys.update(keys if stored else ())
+                if self._some("late_share"):
+                    self._due_ns += self._world.plan.options["msg_timeout_ms"] * MS
                 return log.slot_put(stored=stored)
             case slot_log.PutSeal(number, seal):
                 return log.seal_put(stored=wal.put_seal(number, seal))
@@ -221,6 +225,16 @@ class Attempt:
                 self._end(action)
                 return []
         raise AssertionError(action)
+
+    def _some(self, name: str) -> bool:
+        share: float = self.task.options.get(name, 0.0)
+        return self._random.random() < share
+
+    def _cut(self) -> None:
+        """Cut a connection on which the answers to some commands are due."""
+        link = self._random.choice(list(self._links.values()))
+        link.service()
+        link.act("cut", {"ways": self._random.choice(("both", "up", "down"))})
 
     def _receive(self, now_ns: int) -> None:
         options = self.task.options

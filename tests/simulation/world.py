@@ -283,6 +283,7 @@ class World:
             all(node.is_drained for node in self.nodes.values())
             and all(publish.answers for producer in self._producers.values() for publish in producer.publishes)
             and self._partitions.are_done
+            and not any(isinstance(link, Connection) and link.sends for link in self._all_links)
         )
 
     def _is_settled(self) -> bool:

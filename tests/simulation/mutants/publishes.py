@@ -89,4 +89,14 @@ MUTANTS: Final = (
         plan="attempts-at-two-nsqds",
         breaks=(27,),
     ),
+    Mutant(
+        "HTTP: a deferral is limited by the message timeout",
+        "/pub refuses a delay that --max-req-timeout allows",
+        "broker/http_api.py",
+        '_delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns)',
+        '_delay_ns(query.get("defer"), nsqd.options.max_msg_timeout_ns)',
+        1_000,
+        "driver",
+        breaks=(11,),
+    ),
 )

@@ -53,4 +53,21 @@ MUTANTS: Final = (
         4_000,
         breaks=(32,),
     ),
+    Mutant(
+        "Spark: a message whose FIN failed counts as finished",
+        "its next delivery is finished without a row, and the row is lost",
+        SLOT_LOG,
+        """        if outcome == FinOutcome():
+            self._finished = self._chunk
+            return self._receive()
+        self._finished = self._chunk = ()
+""",
+        """        self._finished = self._chunk
+        if outcome == FinOutcome():
+            return self._receive()
+        self._chunk = ()
+""",
+        4_000,
+        breaks=(32,),
+    ),
 )

@@ -181,6 +181,8 @@ class World:
             broker.settle(self.now_ns)
             if self._has_faults and number < DRAIN_ROUNDS // 10:
                 self._break_disk()
+                if self.random.random() < 0.3:
+                    self._publish(machine)
                 self._wait(machine, self.options.sync_timeout_ns)
                 self._sync_all(machine)
                 continue
@@ -377,6 +379,7 @@ class World:
                 elif self._has_faults and data.startswith(FAILURES):
                     self._note("%s", data)
                     publish = client.waiting.pop(0)
+                    self._rules.refused.update(publish.bodies)
                     topic = machine.broker.topics.get(publish.topic)
                     self._rules.refusals.refuse(publish, topic, self.disk.files, is_alone=not client.waiting)
                 else:

@@ -166,4 +166,20 @@ MUTANTS: Final = (
         "power",
         breaks=(15,),
     ),
+    Mutant(
+        "fsync: a DPUB that the disk refused stays a message that is held elsewhere",
+        "the depth is too low, and the last messages of the channel are not delivered",
+        "broker/core/disk/durable_queue.py",
+        """        try:
+            self.put(frames)
+        except OSError:
+            for message_id in ids:
+                del self._aside[message_id]
+            raise
+""",
+        "        self.put(frames)\n",
+        1_000,
+        "power",
+        breaks=(26,),
+    ),
 )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tests.simulation.driver.wire import Wire
 
 CAPACITY: Final = 4_096
+SLICES_MAX: Final = 1_000
+"""Slices of a large piece, roughly: each takes a turn of the event loop."""
+
 DELAYS: Final = (0.0002, 0.0002, 0.001)
 
 
@@ -79,7 +82,7 @@ class Pipe:
         while self._chunks:
             data = self._chunks.popleft()
             if data is not None and 0 < self.slice_max < len(data):
-                length = self._random.randint(1, self.slice_max)
+                length = self._random.randint(1, max(self.slice_max, len(data) // SLICES_MAX))
                 self._chunks.appendleft(data[length:])
                 data = data[:length]
             self.receiver.feed(data)

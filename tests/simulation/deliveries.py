@@ -66,7 +66,7 @@ class Deliveries:
         self._deferred: set[bytes] = set()  # the bodies of deferred publishes
         self._clients: dict[Session, _Client] = {}
         self._by_place: dict[Place, dict[Session, _Client]] = {}
-        self._attempts: dict[Place, set[tuple[bytes, int]]] = {}
+        self._attempts: dict[Place, dict[bytes, set[int]]] = {}  # of each id
         self._finished: dict[Place, dict[bytes, bytes]] = {}  # with a confirmed FIN: bodies by id
         self.ids: dict[bytes, bytes] = {}
         self._sampled: Counter[Channel] = Counter()  # messages that consumers with a sample rate got
@@ -134,12 +134,13 @@ class Deliveries:
         self.ids[message_id] = frame.body
         if self.may_repeat:
             return
-        if message_id in self._finished.get(place, ()):
+        attempts = self._attempts.setdefault(place, {}).setdefault(message_id, set())
+        # An earlier attempt may have waited in nsqd's output buffer while a later one was finished.
+        if message_id in self._finished.get(place, ()) and frame.attempts > max(attempts, default=0):
             raise Broken(9, f"{frame.body!r} was delivered, attempt {frame.attempts}")
-        attempts = self._attempts.setdefault(place, set())
-        if (message_id, frame.attempts) in attempts:
+        if frame.attempts in attempts:
             raise Broken(5, f"attempt {frame.attempts} at {frame.body!r} was delivered twice")
-        attempts.add((message_id, frame.attempts))
+        attempts.add(frame.attempts)
 
     def _count_turn(self, session: Session, client: _Client) -> None:
         assert client.place is not None
@@ -215,4 +216,5 @@ class Deliveries:
                 for message_id in [key for key, body in finished.items() if body in self._deferred]:
                     del finished[message_id]
             for attempts in self._attempts.values():
-                attempts -= {each for each in attempts if self.ids[each[0]] in self._deferred}
+                for message_id in [key for key in attempts if self.ids[key] in self._deferred]:
+                    del attempts[message_id]

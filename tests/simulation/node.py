@@ -187,8 +187,8 @@ class Node:
         if self._stopped_with is not None and not self._has_disk_faults:
             times = contents.times_of(broker)
             conclude(16, self._stopped_times <= times, f"a stop changed the times {self._stopped_times} to {times}")
-            # With fsync, a deferred message that was finished may come back while others wait before it.
-            kept = found & self._stopped_with if self.options.durability == "fsync" else found
+            # With fsync, a finished deferred message may come back; after a power cut, files that were removed.
+            kept = found & self._stopped_with if self._is_torn or self.options.durability == "fsync" else found
             conclude(14, contents.names_of(broker) == self._stopped_names, f"a stop changed {self._stopped_names}")
             conclude(15, kept == self._stopped_with, f"a stop changed {self._stopped_with} to {found}")
         self._stopped_with = None

@@ -61,7 +61,7 @@ class DiskQueue:
         self._ahead = ReadAhead(files, options.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs
-        self._is_closing = False  # then positions are written once, at the end
+        self._is_closing = False
         # As on disk; a missing file means the same.
         self._meta = positions.to_meta(0, self._read, self._write)
         self._open()
@@ -203,12 +203,13 @@ class DiskQueue:
         if self._write_handle is None:
             if size_of(self._files, self._file_name(self._write.file), self._state) < self._write.offset:
                 self._begin_next_file()  # the missing bytes would be a gap, and all records behind it lost
+            # At the end, the first file needs no positions: the next process would begin to write there.
+            if (self._write.file or not self._is_closing) and not self._files.exists(self._meta_name):
+                self._create_meta()
             handle = self._files.open(self._file_name(self._write.file), create=True)
             try:
                 if handle.size() > self._write.offset:
                     handle.truncate(self._write.offset)
-                if not self._is_closing and not self._files.exists(self._meta_name):
-                    self._create_meta()
             except OSError:
                 handle.close()
                 raise
@@ -227,6 +228,8 @@ class DiskQueue:
                 self._files.remove(self._meta_name)
             raise
         self._meta = meta
+        if self._is_closing:  # others replace them before anything could be synced
+            self._unsynced_files.pop().close()
 
     def _begin_next_file(self) -> None:
         complete, self._write = self._write, Position(self._write.file + 1)

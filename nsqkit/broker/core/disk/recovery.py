@@ -64,6 +64,8 @@ class Recovery:
             self.meta = meta
             self.depth, self.read, self.write = found
             self._find_unrecorded()
+            if self.read < self.write and not self.files.exists(positions.file_name(self.name, self.read.file)):
+                self._find_behind_gap()
         return True
 
     def _read_anew(self, damaged: bytes | None, why: str) -> None:
@@ -89,6 +91,14 @@ class Recovery:
             number, offset = number + 1, 0
             self.write = Position(number)
             self.is_changed = True
+
+    def _find_behind_gap(self) -> None:
+        """Include files behind missing ones: a process may have removed files, and failed to write the positions."""
+        for number in positions.file_numbers(self.files, self.name, self.write.file + 1, positions.NUMBER_MAX):
+            if number > self.write.file:
+                self.write = Position(number)
+                self.is_changed = True
+                self._find_unrecorded()
 
     def _has_unrecorded(self, number: int, offset: int) -> bool:
         name = positions.file_name(self.name, number)

@@ -172,6 +172,57 @@ def test_messages_that_are_not_found_after_a_kill_in_a_removal_do_not_come_back(
     assert left(opened(directory.kill())) == [*found, *frames(*range(20, 26))]
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("count", range(30))
+def test_files_of_a_process_that_was_killed_in_a_stop_are_removed_with_the_queue(count, emptied):
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    if emptied:  # its files have other numbers then
+        queue.put(frames(*range(4)))
+        queue.empty()
+    directory.end_after(count)
+    with suppress(Ended):
+        queue.close(frames(*range(10)))
+    directory = directory.kill()
+    opened(directory).delete()
+    assert [name for name in directory.files if not name.endswith((".tmp", ".bad"))] == []
+
+
+def test_messages_are_found_after_files_were_removed_and_the_positions_could_not_be(monkeypatch):
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(7)))
+    queue.sync()
+    queue.put(frames(*range(7, 13)))
+    remove = directory.remove
+
+    def remove_data(name: str) -> None:
+        if name == META:
+            raise OSError(errno.EIO, "Input/output error")
+        remove(name)
+
+    monkeypatch.setattr(directory, "remove", remove_data)
+    with pytest.raises(OSError, match="Input/output error"):
+        queue.empty()
+    queue.put(frames(*range(20, 24)))
+    assert sizes(directory) == {"000005.dat": 150, "000006.dat": 50}
+    assert left(opened(directory.kill())) == frames(*range(20, 24))
+
+
+def test_messages_are_found_after_a_full_disk_took_no_positions():
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(7)))
+    queue.sync()
+    assert queue.take(7) == frames(*range(7))
+    queue.put(frames(*range(10, 20)))
+    assert queue.take(9) == frames(*range(10, 19))
+    directory.capacity = sum(map(len, directory.files.values()))
+    queue.sync()
+    assert sizes(directory) == {"000005.dat": 100}
+    assert left(opened(directory.kill())) == frames(18, 19)
+
+
 def test_sync_is_requested_after_sync_every_messages():
     state = new_state()
     limits = attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5)

@@ -90,6 +90,11 @@ class DurableQueue(DiskQueue):
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
 
+    @property
+    def _has_finished_alone(self) -> bool:
+        """Whether all messages were put aside, and some of them are finished."""
+        return self._depth == len(self._aside) and any(self._aside.values())
+
     def _pass_aside(self) -> bool:
         """Read past some messages that were put aside if there are no others: nothing else takes a message then.
 
@@ -98,7 +103,7 @@ class DurableQueue(DiskQueue):
         Returns:
             Whether there may be more of them.
         """
-        if self._depth != len(self._aside) or not any(self._aside.values()):
+        if not self._has_finished_alone:
             return False
         before = self._taken
         with suppress(OSError, UnreadableError):  # ``take`` will deal with it
@@ -122,7 +127,11 @@ class DurableQueue(DiskQueue):
         if with_positions:
             self._pass_aside()
         self._state.uncommitted.pop(self, None)
-        return super().begin_sync(with_positions=with_positions)
+        plan = super().begin_sync(with_positions=with_positions)
+        if with_positions and self._has_finished_alone:  # there are many, or the disk has failed
+            self._unsynced_count += 1
+            self._state.unsynced[self] = None
+        return plan
 
     def end_sync(self, plan: SyncPlan) -> None:
         if self.is_current(plan):

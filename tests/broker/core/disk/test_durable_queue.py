@@ -92,6 +92,19 @@ def test_one_sync_passes_all_files_of_finished_messages_put_aside(tmp_path):
     assert len(list(tmp_path.glob("t.diskqueue.0*"))) <= 1
 
 
+def test_finished_message_put_aside_that_cannot_be_read_now_is_dropped_by_the_next_sync():
+    store = MemoryFileStore()
+    queue = DurableQueue(store, "t", LIMITS, new_state())
+    queue.put_aside([frame(0)])
+    queue.finish([frame(0)[ID]])
+    store.fail(errno.EIO, times=1)
+    settle(queue)
+    assert queue.needs_sync
+    settle(queue)
+    assert not queue.needs_sync
+    assert numbers(DurableQueue(store.kill(), "t", LIMITS, new_state()).take(10)) == []
+
+
 def test_finished_messages_put_aside_do_not_survive_a_close(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0), frame(1), frame(2)])

@@ -98,6 +98,8 @@ class World:
             self._machine = machine = self._start()
             for _ in range(steps):
                 self._step(machine)
+                if machine.is_pausing and random.random() < 0.1:  # a part of the last sync is on the disk
+                    return
             if random.random() < (0.6 if self.options.keep_deferred else 0.2):
                 self._stop(machine)
         except Ended:
@@ -121,6 +123,8 @@ class World:
         if self._has_faults and self.random.random() < 0.3:
             self._break_disk()
         self._rules.stopping(machine.broker, self.disk, self.now_ns)
+        if self.random.random() < 0.3:
+            self.disk.end_after(self.random.randint(0, 40))
         machine.stop()
         self._was_stopped = not self.disk.is_failing
 
@@ -176,7 +180,7 @@ class World:
                 client.session.receive_data(b"NOP\n", self.now_ns)
                 while client.held:
                     message_id, body = client.held.pop()
-                    self.ledger.finish(client.topic, client.channel, body)
+                    self._finish(client, body)
                     client.session.receive_data(b"FIN %s\n" % message_id, self.now_ns)
             broker.settle(self.now_ns)
             if self._has_faults and number < DRAIN_ROUNDS // 10:
@@ -350,12 +354,16 @@ class World:
             data = b"IDENTIFY\n%s%s%s" % (struct.pack(">I", len(document)), document, data)
         client.session.receive_data(data, self.now_ns)
 
+    def _finish(self, client: Client, body: bytes) -> None:
+        self.ledger.finish(client.topic, client.channel, body)
+        self._rules.finished.add((client.topic, client.channel, body))
+
     def _answer(self, client: Client, message_id: bytes, body: bytes) -> bytes:
         random = self.random
         chance = random.random()
         if chance < 0.7:
             self._note("FIN %s of %s:%s", body, client.topic, client.channel)
-            self.ledger.finish(client.topic, client.channel, body)
+            self._finish(client, body)
             return b"FIN %s\n" % message_id
         if chance < 0.9:
             delay_ms = random.choice((0, 0, 10, 2_000))
@@ -379,7 +387,6 @@ class World:
                 elif self._has_faults and data.startswith(FAILURES):
                     self._note("%s", data)
                     publish = client.waiting.pop(0)
-                    self._rules.refused.update(publish.bodies)
                     topic = machine.broker.topics.get(publish.topic)
                     self._rules.refusals.refuse(publish, topic, self.disk.files, is_alone=not client.waiting)
                 else:

@@ -54,6 +54,11 @@ class Machine:
         self._committer.persistence.check(self.broker)
         return not self._committer.is_idle
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the last sync has failed."""
+        return self._committer.is_pausing
+
     def check_names(self) -> None:
         """Check the names on the disk, unless they are to be written."""
         if not self.has_work:
@@ -64,7 +69,7 @@ class Machine:
         while not self._committer.is_idle:
             self._committer.step(now_ns)
             yield
-            if self._committer.is_pausing:
+            if self.is_pausing:
                 break
 
     def stop(self) -> None:

@@ -45,6 +45,7 @@ class _Client:
     is_closing: bool = False
     held: dict[bytes, None] = attrs.field(factory=dict)
     missed_count: int = 0  # turns of others since it is ready
+    sharing_max: int = 0  # the most consumers of the channel since then
 
 
 class Deliveries:
@@ -151,7 +152,8 @@ class Deliveries:
                 if other is not client:
                     is_ready = other.rdy_count > len(other.held)
                     other.missed_count = other.missed_count + 1 if is_ready else 0
-                    if other.missed_count > TURNS_MAX * len(sharing):
+                    other.sharing_max = max(other.sharing_max * is_ready, len(sharing))
+                    if other.missed_count > TURNS_MAX * other.sharing_max:
                         raise Broken(27, f"{session.remote_address} got {other.missed_count} turns before another")
 
     def _count_sent(self, session: Session, frames: Sequence[object]) -> None:

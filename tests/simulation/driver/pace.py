@@ -24,18 +24,26 @@ class Pace:
         turns: of the loop so far.
         failure: the error that ends the world.
         on_failure: called once when there is one; it cancels the world.
+        on_idle: called when nothing is ready; the world ends with the ``Broken`` that it raises.
     """
 
     def __init__(self, coroutines: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         self.turns = 0
         self.failure: Broken | None = None
         self.on_failure: Callable[[], object] = lambda: None
+        self.on_idle: Callable[[], object] = lambda: None
         self._coroutines = coroutines
         self._second_end = 0.0
         self._turns_max = TURNS_MAX
 
     def jump(self, now: float) -> None:
         """Record that time has moved."""
+        if self.failure is None:
+            try:
+                self.on_idle()
+            except Broken as error:
+                self.failure = error
+                self.on_failure()
         if now >= self._second_end:
             self._second_end = now + 1
             self._turns_max = self.turns + TURNS_MAX

@@ -19,6 +19,7 @@ from tests.simulation.driver import asyncio_loop, trio_loop
 from tests.simulation.driver.consumers import ConsumerPlayer
 from tests.simulation.driver.dead_letters import SUFFIX
 from tests.simulation.driver.history import History
+from tests.simulation.driver.idle import Idle
 from tests.simulation.driver.kept import unnamed
 from tests.simulation.driver.lookupd import Lookupd
 from tests.simulation.driver.network import HOST, Network
@@ -161,7 +162,9 @@ class World:
         self.threads = Threads(loop, plan.seed)
         self.healed, self.ended = anyio.Event(), anyio.Event()
         HOST.set("world")
-        with installed(self.network, self.threads):
+        idle = Idle(self.nodes.values())
+        with installed(self.network, self.threads), idle.watching():
+            loop.pace.on_idle = idle.check
             async with anyio.create_task_group() as self.tasks:
                 for name, options in plan.lookupds.items():
                     self.lookupds[name] = Lookupd(self, name, options)

@@ -314,4 +314,57 @@ MUTANTS: Final = (
         "driver",
         breaks=(11,),
     ),
+    Mutant(
+        "messages of a lost consumer are queued, and not delivered at once",
+        "consumers that wait get them only when something else happens, such as a heartbeat",
+        "broker/server.py",
+        """            broker.close_session(session, clock.now_ns())
+            self._process_events(self.clock.now_ns())
+""",
+        """            broker.close_session(session, clock.now_ns())
+""",
+        500,
+        "driver",
+        breaks=(27,),
+    ),
+    Mutant(
+        "output that comes while a peer takes nothing waits for the next input",
+        "a consumer with all messages in flight finishes them, and gets others with the next heartbeat",
+        "transport/pump.py",
+        """                wake = self._wake = anyio.Event()
+                while data := self._take_output():
+                    await send(data)
+                if self._has_write_timeout and self._push is not None and not self._push.is_writable:
+                    await send(b"")
+                if self._reading_paused:
+                    self._resume_reading()
+                if machine.ended:
+                    break
+                self._writer_waits = True
+""",
+        """                while data := self._take_output():
+                    await send(data)
+                if self._has_write_timeout and self._push is not None and not self._push.is_writable:
+                    await send(b"")
+                if self._reading_paused:
+                    self._resume_reading()
+                if machine.ended:
+                    break
+                wake = self._wake = anyio.Event()
+                self._writer_waits = True
+""",
+        size="driver",
+        plan="output-while-a-peer-takes-nothing",
+        breaks=(11,),
+    ),
+    Mutant(
+        "the timer of a consumer does not learn of earlier deadlines",
+        "the end of a backoff, or of a connection without heartbeats, comes late",
+        "consumer/consumer.py",
+        "            self._timer.check()\n",
+        "            pass\n",
+        500,
+        "driver",
+        breaks=(12,),
+    ),
 )

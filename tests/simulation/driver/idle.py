@@ -1,0 +1,75 @@
+"""Checks of a moment in which the event loop has nothing to do: nothing may be left that could be done now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+from nsqkit.transport.pump import Pump
+from nsqkit.transport.timer import Timer
+from tests.simulation.broken import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.node import Broker
+
+CHECK_EACH: Final = 4
+"""Idle moments between two checks."""
+
+
+class Idle:
+    """Checks the brokers, the pumps and the timers of a world.
+
+    Args:
+        nodes: the brokers.
+    """
+
+    def __init__(self, nodes: Iterable[Broker]) -> None:
+        self._nodes = nodes
+        self._pumps: dict[Any, None] = {}
+        self._timers: dict[Any, None] = {}
+        self._count = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Know all pumps and timers that run."""
+        pumps = mock.patch.object(Pump, "run", _noted(Pump.run, self._pumps))
+        timers = mock.patch.object(Timer, "run", _noted(Timer.run, self._timers))
+        with pumps, timers:
+            yield
+
+    def check(self) -> None:
+        """Check that no message, output or deadline waits for something else to happen.
+
+        Raises:
+            Broken: one does.
+        """
+        self._count += 1
+        if self._count % CHECK_EACH:
+            return
+        for node in self._nodes:
+            nsqd = node.nsqd
+            if nsqd is not None and nsqd.is_running and (nsqd.broker.changes.channels or nsqd.broker.sessions.to_write):
+                raise Broken(27, f"{node.name} has messages to deliver, or output, and does nothing")
+        for pump in self._pumps:
+            machine, stream = pump._machine, pump._stream
+            if machine.has_output and not (machine.ended or stream.is_over or stream.is_blocked):
+                raise Broken(11, f"{type(machine).__name__} has output for {stream.remote_host}, and does not write it")
+        for timer in self._timers:
+            due_ns = timer._timed.next_deadline()
+            if due_ns is not None and due_ns < timer._armed_ns:
+                raise Broken(12, f"{type(timer._timed).__name__} has a deadline before that of its timer")
+
+
+def _noted(run: Callable[[Any], Awaitable[None]], running: dict[Any, None]) -> Callable[[Any], Awaitable[None]]:
+    """Return a method that notes the objects in which ``run`` runs."""
+
+    async def noted(self: Any) -> None:
+        running[self] = None
+        try:
+            await run(self)
+        finally:
+            del running[self]
+
+    return noted

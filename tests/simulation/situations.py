@@ -199,6 +199,13 @@ def _confirmed_late(random: Random, plan: Plan, found: Holding, names: Collectio
         yield Step(due_us, found.name, "confirm", {"count": 100})
 
 
+def _confirmed_and_cut(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A connection is cut while FINs, or the answers that confirm them, are under way."""
+    at_us = found.at_us + random.choice(NEAR_US[1:])
+    yield Step(at_us, found.name, "confirm", {"count": 100})
+    yield Step(at_us + random.choice((0, 500, 30_000)), found.link, "cut", {"ways": "both"})
+
+
 def _burst(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
     """A producer that gathers messages publishes some at nearly the same time."""
     for number in range(4 if "linger_ms" in plan.players[found.producer] else 0):
@@ -213,6 +220,7 @@ SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
     "ended late": (frozenset(("ephemeral", "delete")), _ended_late),
     "stalled": (frozenset(("stall",)), _stalled),
     "confirmed late": (frozenset(("stall",)), _confirmed_late),
+    "confirmed and cut": (frozenset(("cut",)), _confirmed_and_cut),
     "touched": (frozenset(("touches",)), _touched),
     "tested": (frozenset(("requeues",)), _tested),
     "burst": (frozenset(("batches",)), _burst),

@@ -309,17 +309,21 @@ class Consumer:
             )
             for message in messages:
                 link = next((each for each in self._links.values() if each.machine is message.session), None)
-                if drops_commands or id(message) in unknown | not_sent or not link or not link.session:
+                if drops_commands or id(message) in unknown | not_sent or link is None:
                     continue
                 if (oracle := link.node.oracle) is None:
                     continue
                 if id(message) in failed:
+                    if link.session is None:
+                        continue
                     refused = oracle.clients[link.session].refused
                     conclude(9, refused[b"FIN", message.id] > 0, f"the FIN of {message.body!r} counts as refused")
                     refused[b"FIN", message.id] -= 1
                 elif not link.node.deliveries.may_repeat:
-                    channel = oracle.topics[self.topic.encode()].channels[self.channel.encode()]
-                    conclude(9, not channel.has(message.body), f"{message.body!r} is there after a confirmed FIN")
+                    topic = oracle.topics.get(self.topic.encode())
+                    channel = None if topic is None else topic.channels.get(self.channel.encode())
+                    is_there = channel is not None and channel.has(message.body)
+                    conclude(9, not is_there, f"{message.body!r} is there after a confirmed FIN")
 
     def drain(self) -> None:
         """Finish everything that arrives."""

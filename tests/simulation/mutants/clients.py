@@ -128,4 +128,16 @@ MUTANTS: Final = (
         "        self._events.append(barrier)\n",
         breaks=(9,),
     ),
+    Mutant(
+        "a FIN whose connection ended before its confirmation counts as accepted",
+        "finish_confirmed names no message that nsqd will deliver again",
+        "consumer/session.py",
+        """            self._barriers.popleft().is_passed = True
+""",
+        """            barrier = self._barriers.popleft()
+            barrier.refused, barrier.is_passed = frozenset(self._refused), True
+""",
+        plan="fins-lost-with-their-connection",
+        breaks=(9,),
+    ),
 )

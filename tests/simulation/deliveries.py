@@ -197,10 +197,17 @@ class Deliveries:
     def closed(self, session: Session) -> None:
         """Record the end of a connection."""
         client = self._clients.pop(session, None)
+        self._count_lost(session)
         self._sent.pop(session, None)
         self._unsent.pop(session, None)
         if client is not None and client.place is not None:
             self._by_place[client.place].pop(session, None)
+
+    def _count_lost(self, session: Session) -> None:
+        """Count the messages that a session did not send from its output buffer."""
+        subscription, channel = session.subscription, session.channel
+        if subscription is not None and channel is not None:
+            self._sampled[channel] += subscription.message_count - self._sent[session]
 
     def end_life(self, *, is_clean: bool, is_durable: bool) -> None:
         """Record the end of a life; after a clean stop, finished messages stay finished, and attempts go on.
@@ -208,6 +215,8 @@ class Deliveries:
         With fsync, a deferred message that was finished may come back while others wait before it, and one that was
         delivered stays where it is, with its attempts of before.
         """
+        for session in self._clients:
+            self._count_lost(session)
         for by_session in (self._clients, self._by_place, self._sent, self._unsent):
             by_session.clear()
         if not is_clean:

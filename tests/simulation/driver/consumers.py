@@ -72,6 +72,7 @@ class ConsumerPlayer:
         self._confirms: bool = options.get("confirms", False)
         self._outcomes = Outcomes(world, name, self._find)
         self._outcomes.has_key_errors = self._run.get("key_fails", False)
+        self._outcomes.attempts_max = options.get("max_attempts", 5)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:
@@ -393,6 +394,8 @@ class ConsumerPlayer:
                 raise
         if fate in {"slow", "hang"} and self._run.get("auto_touch"):
             self._outcomes.check_held(message, begun)
+        if fate in {"slow", "hang"} and message.is_answered:
+            self._outcomes.end_late(message)
         self._world.history.done(self.topic, self._channel, name)
 
     async def _suffer(self, message: Message, name: str, fate: str) -> None:

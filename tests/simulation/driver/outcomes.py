@@ -34,9 +34,11 @@ class Outcomes:
 
     Attributes:
         has_key_errors: the function for the keys of messages may raise, which counts as a failure of the handler.
+        attempts_max: of the consumer; 0 for no limit.
     """
 
     has_key_errors = False
+    attempts_max = 0
 
     def __init__(self, world: World, name: str, find: Callable[[Message], Wire | None]) -> None:
         self._world = world
@@ -44,16 +46,22 @@ class Outcomes:
         self._find = find
         self._giving_up_count = 0
         self._begun: set[tuple[str, bytes]] = set()
+        self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
         self._leave = anyio.Event()
 
     def begin_life(self, leave: anyio.Event) -> None:
         """Forget the messages of an earlier consumer; the next one runs until ``leave`` is set."""
         self._begun.clear()
+        self._late.clear()
         self._leave = leave
 
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
-        self._begun.add((message.nsqd_address, message.id))
+        key = message.nsqd_address, message.id
+        self._begun.add(key)
+        if key in self._late and is_new:
+            text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
+            raise self._world.failed(Broken(8, text))
         subscription = cast("Subscription", message.session.subscription)
         try:
             check_waiting(self._name, subscription.core, subscription.now_ns())
@@ -76,6 +84,11 @@ class Outcomes:
         if message.is_answered and is_calm and not self._leave.is_set():
             text = f"{message.body[:60]!r} has timed out while its handler or giving_up ran"
             raise world.failed(Broken(5, text))
+
+    def end_late(self, message: Message) -> None:
+        """Record that a handler has ended in which the message timed out, or lost its connection."""
+        if message.attempts >= self.attempts_max > 0:
+            self._late.add((message.nsqd_address, message.id))
 
     def forget(self, message: Message) -> None:
         """Record that the handler was cancelled, and not because of the message: another one may begin it."""

@@ -367,4 +367,18 @@ MUTANTS: Final = (
         "driver",
         breaks=(12,),
     ),
+    Mutant(
+        "a last attempt that took too long is forgotten",
+        "a handler that is always slower than the message timeout gets its message again and again",
+        "consumer/handling.py",
+        """        if self._subscription.finish(message):
+            self._last_attempts.forget(message)
+""",
+        """        self._subscription.finish(message)
+        self._last_attempts.forget(message)
+""",
+        500,
+        "driver",
+        breaks=(8,),
+    ),
 )

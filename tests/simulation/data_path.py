@@ -153,6 +153,7 @@ def check_empty(files: Mapping[str, bytes]) -> None:
 
 def check_file_counts(files: Iterable[str]) -> None:
     """Check that queues without messages have few files."""
-    for name, count in Counter(name.partition(".diskqueue.0")[0] for name in files).items():
-        if count > FILES_MAX and not name.endswith(".dat"):
+    parts = [name.partition(".diskqueue.0") for name in files if name.endswith(".dat")]
+    for name, count in Counter(name for name, separator, _ in parts if separator).items():
+        if count > FILES_MAX:
             raise Broken(23, f"{name} has {count} files")

@@ -377,8 +377,8 @@ MUTANTS: Final = (
         """        self._subscription.finish(message)
         self._last_attempts.forget(message)
 """,
-        500,
-        "driver",
+        size="driver",
+        plan="late-last-attempt",
         breaks=(8,),
     ),
 )

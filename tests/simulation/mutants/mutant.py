@@ -70,7 +70,7 @@ class Result:
 def run(mutant: Mutant, python_path: str = "", *, shrink: bool = False) -> Result:
     """Plant a mutant in a copy of nsqkit, and run worlds with it; with ``shrink``, make the plan that fails small."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "nsqkit", Path(folder, "nsqkit"), ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "nsqkit", Path(folder, "nsqkit"))  # with the compiled files, which keep their times
         path = Path(folder, "nsqkit", mutant.file)
         source = path.read_text(encoding="utf-8")
         if source.count(mutant.old) != 1:

@@ -44,7 +44,7 @@ class Rules:
 
     Attributes:
         acknowledged: the bodies of publishes with an OK.
-        finished: topic, channel and body of each message with a FIN.
+        finished: topic, channel and body of each message with a FIN in this life.
         refusals: those that were refused.
         has_partial_record: the process may have ended while it wrote a record.
     """
@@ -152,6 +152,7 @@ class Rules:
     def end_life(self, files: Mapping[str, bytes], *, is_clean: bool, killed: bool) -> None:
         """Record the end of a life, and check the files after a clean one."""
         self._is_torn |= not killed and not is_clean
+        self.finished.clear()
         self._may_repeat |= not is_clean
         if not is_clean or not self._options.keep_deferred:
             self._not_before.clear()

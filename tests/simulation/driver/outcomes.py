@@ -59,7 +59,7 @@ class Outcomes:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         key = message.nsqd_address, message.id
         self._begun.add(key)
-        if key in self._late and is_new:
+        if key in self._late and is_new and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
             raise self._world.failed(Broken(8, text))
         subscription = cast("Subscription", message.session.subscription)

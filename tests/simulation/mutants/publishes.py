@@ -95,8 +95,8 @@ MUTANTS: Final = (
         "broker/http_api.py",
         '_delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns)',
         '_delay_ns(query.get("defer"), nsqd.options.max_msg_timeout_ns)',
-        1_000,
-        "driver",
+        size="driver",
+        plan="deferral-above-the-message-timeout",
         breaks=(11,),
     ),
 )

@@ -241,8 +241,7 @@ class History:
         for name, publish in self.publishes.items():
             if publish.outcome is None:
                 raise Broken(11, f"the publish of {name} has not ended")
-            may_be_lost = (self._between(self.losses, node, publish.begun) for node in publish.nodes)
-            if publish.outcome != OK or any(may_be_lost):
+            if publish.outcome != OK or any(self._between(self.losses, node, publish.begun) for node in publish.nodes):
                 continue
             for channel in self.channels[publish.topic]:
                 delivery = self.deliveries.get((publish.topic, channel, name))

@@ -66,6 +66,22 @@ MUTANTS: Final = (
         breaks=(23,),
     ),
     Mutant(
+        "messages that were not counted are subtracted from those that were put later",
+        "with a deferred message, a queue counts as empty although it has acknowledged messages",
+        "broker/core/disk/disk_queue.py",
+        """        found = self._depth - self._put_count
+        if self._read < self._found_end:
+            self._depth += max(1 - found, 0)
+""",
+        """        found = self._depth
+        if self._read < self._write:
+            self._depth = max(found, 1)
+""",
+        size="driver",
+        plan="messages-that-were-not-counted",
+        breaks=(1,),
+    ),
+    Mutant(
         "ids begin anew after a restart",
         "with a clock that was set back, two messages have one id, and a FIN drops the wrong one",
         "broker/core/disk/storage.py",

@@ -53,8 +53,9 @@ class DiskQueue:
         self._options = options
         self._state = state
         self._depth = 0
-        self._read = Position()
-        self._write = Position()
+        self._read, self._write = Position(), Position()
+        self._found_end = Position()  # of what another process wrote, whose positions may count it wrong
+        self._put_count = 0  # messages to read behind that
         self._first_file = 0  # older files have been removed
         self._write_handle: File | None = None
         self._unsynced_files: list[File] = []  # besides that
@@ -90,6 +91,7 @@ class DiskQueue:
             return
         self._depth, self._read, self._write, self._meta = found.depth, found.read, found.write, found.meta
         self._first_file = self._read.file
+        self._found_end = attrs.evolve(self._write)
         if self._write < self._read:
             self._begin_anew()
         elif found.is_changed:  # without the old positions, some of the files might not be found again
@@ -129,8 +131,7 @@ class DiskQueue:
             except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                 self._skip_file(error)
             except OSError as error:
-                name = self._file_name(self._read.file)
-                self._state.report(f"{name} cannot be read now: {error_text(error)}")
+                self._state.report(f"{self._file_name(self._read.file)} cannot be read now: {error_text(error)}")
                 break
             else:
                 break
@@ -175,6 +176,7 @@ class DiskQueue:
         else:
             self._write.offset += len(data)
             self._depth += len(frames)
+            self._put_count += len(frames)
             self._count(len(frames))
 
     def _undo_write(self, handle: File) -> None:
@@ -273,9 +275,12 @@ class DiskQueue:
     def _next_frames(self, count: int) -> list[bytes]:
         """Return the next frames, at least one unless the end of the file has been reached."""
         offset, end = self._read.offset, self._end_of_read_file()
+        if (is_found := self._read < self._found_end) and self._read.file == self._found_end.file:
+            end = min(end, self._found_end.offset)
         frames, self._read.offset = self._ahead.take(offset, end, count)
         if not frames and offset != end:
             raise self._unreadable()
+        self._put_count -= 0 if is_found else len(frames)
         self._depth = max(self._depth - len(frames), 0)
         return frames
 
@@ -373,8 +378,7 @@ class DiskQueue:
             for number in self._numbers(self._first_file, plan.first_file - 1):
                 self._files.remove(self._file_name(number))
         except OSError as error:
-            name = self._file_name(self._first_file)
-            self._state.report(f"{name} has been read, and cannot be removed: {error_text(error)}")
+            self._state.report(f"{self._file_name(self._first_file)} cannot be removed: {error_text(error)}")
         self._first_file = plan.first_file
 
     def sync(self, *, names: bool = True) -> None:
@@ -412,10 +416,9 @@ class DiskQueue:
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
         self._first_file = self._read.file
-        self._depth = 0
-        self._unsynced_count = 0
-        self._plan = None
-        self._meta = b""
+        self._found_end = attrs.evolve(self._read)
+        self._depth = self._put_count = self._unsynced_count = 0
+        self._plan, self._meta = None, b""
         self._state.forget(self)
         failed: OSError | None = None
         # The newest first: if the process ends meanwhile, none is left behind a gap, where a later start would find it.
@@ -470,6 +473,8 @@ class DiskQueue:
             self._write = Position(number + 1)
         following = self._numbers(number + 1, self._write.file) if is_missing else ()
         self._go_to_file(next(iter(following), self._write.file if is_missing else number + 1))
+        if self._read.file > self._found_end.file:  # it is not known how many of those that were put are left
+            self._found_end, self._put_count = attrs.evolve(self._write), 0
         name, last = self._file_name(number), self._file_name(self._read.file - 1)
         if is_missing:
             subject = f"{name} is" if name == last else f"{name} to {last} are"
@@ -484,11 +489,12 @@ class DiskQueue:
         rename_bad(self._files, name, self._state)
 
     def _correct_depth(self) -> None:
-        """Correct a depth of old positions: it is 0 when everything has been read, and not before."""
-        if self._read < self._write:
-            self._depth = max(self._depth, 1)
-        elif self._depth:
-            if self._depth > 0:
-                self._state.report(f"{self._name} has no more messages, where {self._depth} should have been left")
-            self._depth = 0
+        """Correct the depth: until the end of the files that were found has been read, at least one message is left."""
+        found = self._depth - self._put_count
+        if self._read < self._found_end:
+            self._depth += max(1 - found, 0)
+        elif found:
+            if found > 0:
+                self._state.report(f"{self._name} has no more old messages, where {found} should have been left")
+            self._depth = self._put_count
             self._count(1)

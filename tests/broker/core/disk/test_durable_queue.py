@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.core.disk.positions import Position, meta_name, to_meta
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message, id_of
@@ -103,6 +104,35 @@ def test_finished_message_put_aside_that_cannot_be_read_now_is_dropped_by_the_ne
     settle(queue)
     assert not queue.needs_sync
     assert numbers(DurableQueue(store.kill(), "t", LIMITS, new_state()).take(10)) == []
+
+
+def test_messages_that_a_start_could_not_count_are_found_beside_one_put_aside():
+    store = MemoryFileStore()
+    queue = DurableQueue(store, "t", LIMITS, new_state())
+    queue.put([frame(n) for n in range(3)])
+    settle(queue)
+    store.replace(meta_name("t"), to_meta(0, Position(), Position(0, store.open("t.diskqueue.000000.dat").size())))
+    queue = DurableQueue(store.kill(), "t", LIMITS, new_state())
+    queue.put_aside([frame(3)])
+    assert numbers(queue.take(1)) == [0]
+    assert len(queue) == 1
+    queue.finish([frame(3)[ID]])
+    settle(queue)  # which passes finished messages if no others are left
+    assert numbers(queue.take(10)) == [1, 2]
+    assert len(queue) == 0
+
+
+def test_depth_of_messages_put_since_a_start_is_exact():
+    store = MemoryFileStore()
+    DurableQueue(store, "t", LIMITS, new_state()).close([frame(0), frame(1)])
+    end = Position(0, store.open("t.diskqueue.000000.dat").size())
+    store.replace(meta_name("t"), to_meta(70, Position(), end))
+    queue = DurableQueue(store.kill(), "t", LIMITS, new_state())
+    queue.put([frame(2), frame(3), frame(4)])
+    assert len(queue) == 73
+    assert numbers(queue.take(2)) == [0, 1]
+    assert numbers(queue.take(1)) == [2]
+    assert len(queue) == 2
 
 
 def test_finished_messages_put_aside_do_not_survive_a_close(tmp_path):

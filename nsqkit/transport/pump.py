@@ -322,20 +322,25 @@ class Pump:
         except WriteTimeout as timeout:
             self.fail(timeout)
 
+    def _make_room(self) -> None:
+        """Discard the output of a machine that accepts no input otherwise; that of others counts as not sent."""
+        if self._machine.outbox_full:
+            self._take_output()
+
     async def _read_to_end(self) -> None:
-        """Discard the output, so that the machine accepts the rest of the input, until the peer's end."""
+        """Have the machine process the rest of the input, until the peer's end."""
         while not self._read_ended.is_set():
             wake = self._wake = anyio.Event()
-            self._machine.data_to_send()
+            self._make_room()
             if self._reading_paused:
                 self._resume_reading()
             await wake.wait()
 
     async def _process_last_input(self) -> None:
-        """Have the machine process what the peer sent before it closed the connection; answers are discarded."""
+        """Have the machine process what the peer sent before it closed the connection."""
         machine, clock = self._machine, self._clock
         while not machine.ended:
-            self._take_output()
+            self._make_room()
             if not machine.has_input:
                 break
             await anyio.lowlevel.checkpoint()

@@ -39,8 +39,9 @@ INVARIANTS: Final = {
     32: "a message has exactly one row, unless a live owner stalled",
     33: "all replays of a partition are equal",
     34: "a publish with enough attempts succeeds while one of its nsqds is healthy",
+    35: "a publish counts as lost only if it was given to a connection",
 }
-"""The numbers are those of the design of the simulation; 31 to 33 are about Spark's slot logs, and 34 came later."""
+"""The numbers are those of the design of the simulation; 31 to 33 are about slot logs, and the others came later."""
 
 
 class Broken(AssertionError):

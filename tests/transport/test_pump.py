@@ -405,6 +405,20 @@ class TestWriting:
             assert bench.machine.received == [b"this is why"]
             assert bench.machine.eof_count == 1
 
+    async def test_output_behind_failed_write_stays_in_the_machine(self):
+        async with pumping() as (bench, link):
+            link.hold()
+            bench.feed(b"given to the stream")
+            await settle()
+            bench.feed(b"not given to it")
+            await settle()
+            link.broken = True
+            link.may_send.set()
+            await settle()
+            link.leave()
+            await bench.wait()
+            assert bench.machine.outbox == [b"not given to it"]
+
     async def test_failed_write_ends_pump_after_linger(self):
         async with pumping() as (bench, link):
             link.broken = True

@@ -265,13 +265,15 @@ class ProducerPlayer(Publisher):
                 self.world.reached.add(state)
 
     def check_error(self, publish: Publish, error: NSQError, step: Step) -> None:
-        """Check that an error does not hide that a publish may have arrived, nor a publish the end of the producer.
+        """Check that an error says whether a publish may have arrived, and that one does not outlast the producer.
 
         Raises:
-            Broken: it does.
+            Broken: it says something else, or the publish does.
         """
         if self._tally is None:
             return
+        if isinstance(error, ConnectionLost):
+            conclude(35, self._tally.was_sent(publish), f"{publish.names} were not sent: {error!r}")
         if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
             conclude(2, not self._tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
         if isinstance(error, RETRIABLE) and not isinstance(error, MAYBE_SENT) and self._is_always_connected:

@@ -196,6 +196,13 @@ class ProducerTally(_Tally):
         )
         return any(name_of(body) in publish.names for wire in lost for bodies in wire.sent for body in bodies)
 
+    def was_sent(self, publish: Publish) -> bool:
+        """Return whether a publish, or a part of it, was given to a connection."""
+        if any(wire.has_part or not wire.is_read for _, wire in self.wires):
+            return True
+        names = (name_of(body) for _, wire in self.wires for bodies in wire.published for body in bodies)
+        return not set(publish.names).isdisjoint(names)
+
     @property
     def were_refused(self) -> bool:
         """Whether each connection that has ended has received an error just before."""

@@ -32,6 +32,7 @@ class Wire:
     Attributes:
         is_read: whether the bytes can be read.
         is_over: whether the client has sent its last bytes.
+        has_part: whether a part of a command was sent.
         late: the refusals that arrive then, or behind CLOSE_WAIT, by the names of ``ConsumerStats``; the client may
             count them, or not.
         is_lost: whether the client has received the end of the connection; it does not count what it answers then.
@@ -50,7 +51,7 @@ class Wire:
         self, time: Callable[[], float], on_messages: Callable[[], None], on_answer: Callable[[list[bytes]], None]
     ) -> None:
         self.is_read = True
-        self.is_over = self.is_lost = False
+        self.is_over = self.is_lost = self.has_part = False
         self.is_subscribed = False
         self.counts: Counter[str] = Counter()
         self.late: Counter[str] = Counter()
@@ -67,6 +68,12 @@ class Wire:
         self._out = b""
         self._in = b""
         self._has_begun = self._is_closed = False
+
+    @property
+    def published(self) -> Iterator[list[bytes]]:
+        """The messages of each publish."""
+        yield from self.sent
+        yield from (bodies for bodies, _ in self.answered)
 
     # ---- from the client -----------------------------------------------------------------------------------------
 
@@ -91,6 +98,7 @@ class Wire:
             begin = end
             self._on_command(words, body)
         self._out = data[begin:]
+        self.has_part = bool(self._out)
 
     def _on_command(self, words: list[bytes], body: bytes) -> None:
         verb = words[0]

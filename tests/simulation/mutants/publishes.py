@@ -8,6 +8,26 @@ from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
+        "a publish that was not sent counts as lost",
+        "it raises ConnectionLost, which says that it may have arrived, and is not sent to another nsqd",
+        "producer/session.py",
+        "        self._fail(self._staged, not_sent)\n",
+        "        self._fail(self._staged, lost)\n",
+        size="driver",
+        plan="publish-behind-a-full-buffer",
+        breaks=(35,),
+    ),
+    Mutant(
+        "a connection that has failed takes more publishes to send",
+        "they count as lost, although none of them was sent",
+        "transport/pump.py",
+        "        if self._machine.outbox_full:\n            self._take_output()\n",
+        "        self._take_output()\n",
+        size="driver",
+        plan="publish-as-its-connection-fails",
+        breaks=(35,),
+    ),
+    Mutant(
         "another attempt avoids only the nsqd that was tried last",
         "a publish alternates between two nsqds that fail, although a third would take it",
         "producer/publisher.py",

@@ -21,6 +21,7 @@ from nsqkit.testing.link.link import Link
 from nsqkit.wire.commands import CommandDecoder
 from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
 from tests.rules import AllowAll
+from tests.simulation.broken import conclude
 from tests.simulation.foreign import ForeignRules, Refusal, Refused
 from tests.simulation.invariants import check_later
 from tests.simulation.network import END, Pipe, act_on_pipes
@@ -30,6 +31,7 @@ from tests.stepping import step
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
     from nsqkit.wire.commands import Command
+    from nsqkit.wire.rules import Rules
     from tests.simulation.node import Node
     from tests.simulation.world import World
 
@@ -80,9 +82,8 @@ class Connection:
         self.close_ns = 0
         self._rules = rules
         self._is_refused = False  # nothing that follows is a command
-        self._commands = CommandDecoder(
-            rules or AllowAll(), max_msg_size=node.options.max_msg_size, max_body_size=node.options.max_body_size
-        )
+        self._commands = self._make_decoder(rules or AllowAll())
+        self._received: list[bytes] = []
         self._frames = FrameDecoder()
         self._reader = Reader()
         self.session: Session | None = node.open_session(self)
@@ -217,14 +218,29 @@ class Connection:
         if session is None or session.ended:
             return
         if data == END:
-            self.node.end_input(session, self._commands.end())
+            self.node.end_input(session, self._end_commands())
         elif self._rules is None:
             self.node.receive(session, data, list(self._read_commands(data)))
         else:
             self._receive_foreign(session, data, self._rules)
 
+    def _make_decoder(self, rules: Rules) -> CommandDecoder:
+        options = self.node.options
+        return CommandDecoder(rules, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size)
+
+    def _end_commands(self) -> BrokerError | None:
+        """Return the error of a body that was cut off; the same bytes in one piece must give the same one."""
+        error = self._commands.end()
+        if not self._is_refused:
+            whole = self._make_decoder(AllowAll())
+            for _ in whole.feed(b"".join(self._received)):
+                pass
+            conclude(11, repr(whole.end()) == repr(error), f"{self.name}: {error!r} at the end, not {whole.end()!r}")
+        return error
+
     def _read_commands(self, data: bytes) -> Iterator[Command]:
-        for command in self._commands.feed(self._reader.read_up(data)):
+        self._received.append(self._reader.read_up(data))
+        for command in self._commands.feed(self._received[-1]):
             self._world.note("%s ▶ %s: %s", self.name, self.node.name, command)
             yield command
 

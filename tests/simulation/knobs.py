@@ -12,6 +12,7 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 3)),
     "TURN_COMMANDS_MAX": (("broker.core.session.turns",), (1, 3)),
     "SHORT_TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 2)),
+    "TURN_SIZE": (("client.session",), (1, 100)),
     "PART_COUNT": (("broker.core.topics.topic",), (1, 2)),
     "PART_COUNT_MAX": (("broker.core.topics.batch", "broker.core.session.session", "broker.http_api"), (1, 2)),
     "DELIVERY_SIZE_MAX": (("broker.core.topics.channel",), (60, 400)),

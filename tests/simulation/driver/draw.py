@@ -368,7 +368,8 @@ class _Drawing:
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
             yield Step(at_us(), name, "leave")
         if {"linger", "large"} <= self._features and player["kind"] == "producer":
-            yield from draw_rare.refused_batch(self._random(f"{name}/refused"), name, self._topics, self._duration_us)
+            refused = self._random(f"{name}/refused")
+            yield from draw_rare.refused_batch(refused, name, player["nodes"], self._topics, self._duration_us)
         if "cancel" in self._features and self._some(random):
             yield Step(at_us(), name, "cancel")
         refused = self._random(f"{name}/refused publishes")

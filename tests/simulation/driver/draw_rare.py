@@ -12,6 +12,8 @@ from tests.simulation.plan import Step
 FEATURES: Final = ("dead letters", "last attempts", "no answers", "pipeline", "relisting", "lanes")
 SHARES: Final = {"dead letters": 0.35, "last attempts": 0.5, "pipeline": 0.25, "relisting": 0.9}
 """The shares of the worlds with a feature that have it, for features that cost time."""
+CLOSE_US: Final = 7_000_000
+"""More than the time in which a producer closes."""
 ANSWERING: Final = frozenset(("iterate", "batches"))
 """Modes in which the program answers itself."""
 
@@ -58,7 +60,9 @@ def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:
         yield Step(random.randint(1, duration_us), name, "pipeline", values)
 
 
-def refused_batch(random: Random, name: str, topics: Iterable[str], duration_us: int) -> Iterator[Step]:
+def refused_batch(
+    random: Random, name: str, nodes: list[str], topics: Iterable[str], duration_us: int
+) -> Iterator[Step]:
     """Yield publishes that a producer sends together, one of them too large, and its end."""
     at_us, topic, large = random.randint(1, duration_us), random.choice(list(topics)), random.randrange(4)
     for number in range(4):
@@ -69,6 +73,10 @@ def refused_batch(random: Random, name: str, topics: Iterable[str], duration_us:
             yield Step(at_us + later_us, name, "publish", {"how": "publish nowait", "topic": topic})
     elif random.random() < 0.8:
         yield Step(at_us + random.choice((0, 1_000, 10_000, 100_000)), name, "leave")
+        if random.random() < 0.4:  # nor can the others be sent again before the end
+            for node in nodes:
+                yield Step(at_us, node, "refuse", {"for_us": CLOSE_US})
+                yield Step(at_us + CLOSE_US, node, "stats")
 
 
 def refused_publishes(

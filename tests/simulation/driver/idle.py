@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+from nsqkit.client.session import ClientSession
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
@@ -56,6 +57,8 @@ class Idle:
             machine, stream = pump._machine, pump._stream
             if machine.has_output and not (machine.ended or stream.is_over or stream.is_blocked):
                 raise Broken(11, f"{type(machine).__name__} has output for {stream.remote_host}, and does not write it")
+            if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
+                raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
         for timer in self._timers:
             due_ns = timer._timed.next_deadline()
             if due_ns is not None and due_ns < timer._armed_ns:

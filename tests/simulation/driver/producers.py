@@ -224,9 +224,22 @@ class ProducerPlayer(Publisher):
             lasted = self.world.loop.time() - begun
             if lasted > LEAVE_MAX:
                 raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
+            await self._check_ended()
             self._check_released(producer)
             tally.check(producer.stats())
         self.producer = None
+
+    async def _check_ended(self) -> None:
+        """Check that each call has its outcome when the producer has closed.
+
+        Raises:
+            Broken: one has none.
+        """
+        with anyio.move_on_after(ALONE_MAX):
+            while self.running:
+                await anyio.sleep(ALONE_MAX / 10)
+        if self.running and not self.world.is_over:
+            raise Broken(30, f"{[publish.names for publish in self.running]} have no outcome, and their producer has closed")
 
     def _check_released(self, producer: Producer) -> None:
         stats = producer.stats()

@@ -45,6 +45,7 @@ def with_lookupds(
     steps = [step for name in lookupds for step in drawing.lookupd(name)]
     for name, options_of_one in lookupds.items():
         steps += drawing.tombstones(name, options_of_one["tombstone_lifetime_ns"] // 1000)
+        steps += drawing.tombstones_after_starts(name)
     for node in plan.nodes:
         steps += drawing.moves(node)
         steps += [step for name in lookupds for step in drawing.link(f"{node}/{name}")]
@@ -153,6 +154,16 @@ class _Drawing:
                 yield Step(at_us + lifetime_us // 2, node, "delete channel", values)
             for end_us in (lifetime_us - 1, lifetime_us, lifetime_us + random.choice((1_000, 1_000_000))):
                 yield Step(at_us + end_us, name, "list")
+
+    def tombstones_after_starts(self, name: str) -> Iterator[Step]:
+        """Draw tombstones of brokers that have started again, whose earlier connections may be open."""
+        random = self._random_of(f"{name}/tombstones after starts")
+        starts = [step for step in self._plan.steps if step.who in self._plan.nodes and step.verb == "start"]
+        for step in starts if "tombstones" in self._faults else ():
+            values = {"topic": random.choice(self._plan.options["topics"]), "channel": "a"}
+            yield Step(max(step.at_us - 1_000_000, 0), step.who, "make channel", values)
+            yield Step(step.at_us + 300_000, step.who, "make channel", values)
+            yield Step(step.at_us + 600_000, name, "tombstone topic", values | {"node": step.who})
 
     def _administration(self, name: str, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         """Draw what an admin does; a deletion is done in an nsqlookupd, in a broker, or in both."""

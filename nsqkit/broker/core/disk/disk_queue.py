@@ -63,8 +63,7 @@ class DiskQueue:
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs
         self._is_closing = False
-        # As on disk; a missing file means the same.
-        self._meta = positions.to_meta(0, self._read, self._write)
+        self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; a missing file means the same
         self._open()
         self._first_file = self._first_left_file()
         if self._first_file < self._read.file:
@@ -490,6 +489,7 @@ class DiskQueue:
 
     def _correct_depth(self) -> None:
         """Correct the depth: until the end of the files that were found has been read, at least one message is left."""
+        self._put_count *= self._read < self._write  # files may have become shorter
         found = self._depth - self._put_count
         if self._read < self._found_end:
             self._depth += max(1 - found, 0)

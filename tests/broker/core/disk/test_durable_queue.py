@@ -135,6 +135,18 @@ def test_depth_of_messages_put_since_a_start_is_exact():
     assert len(queue) == 2
 
 
+def test_depth_is_0_at_the_end_of_files_that_have_become_shorter():
+    store = MemoryFileStore()
+    queue = DurableQueue(store, "t", LIMITS, new_state())
+    queue.put([frame(n) for n in range(10)])
+    file = store.open("t.diskqueue.000000.dat")
+    file.truncate(0)
+    taken = numbers(queue.take(10))
+    assert taken == [*range(10 - len(taken), 10)]
+    assert queue.take(10) == []
+    assert len(queue) == 0
+
+
 def test_finished_messages_put_aside_do_not_survive_a_close(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0), frame(1), frame(2)])

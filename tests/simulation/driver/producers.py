@@ -235,11 +235,9 @@ class ProducerPlayer(Publisher):
         Raises:
             Broken: one has none.
         """
-        with anyio.move_on_after(ALONE_MAX):
-            while self.running:
-                await anyio.sleep(ALONE_MAX / 10)
-        if self.running and not self.world.is_over:
-            raise Broken(30, f"{[publish.names for publish in self.running]} have no outcome, and their producer has closed")
+        await anyio.sleep(ALONE_MAX if self.running else 0)
+        left = [publish.names for publish in self.running]
+        conclude(30, not left or self.world.is_over, f"{left} have no outcome, and their producer has closed")
 
     def _check_released(self, producer: Producer) -> None:
         stats = producer.stats()

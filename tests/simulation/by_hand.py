@@ -114,12 +114,12 @@ class Disk(MemoryFileStore):
     Attributes:
         is_checked: a checker reads, which no fault may meet.
         left: files of topics and channels without a name, which the process before has left.
-        sync_failures: the next syncs of files that fail, so that writes succeed and commits do not.
+        sync_failures: the next syncs of files that fail, so that writes succeed and commits do not; None: no faults.
     """
 
     is_checked = False
     left: frozenset[str] = frozenset()
-    sync_failures = 0
+    sync_failures: int | None = None
 
     def __init__(
         self,
@@ -167,9 +167,13 @@ class Disk(MemoryFileStore):
         self._times[content] = self._clock()
         super().write(content, position, data)
 
+    @property
+    def is_failing(self) -> bool:
+        return super().is_failing or self.sync_failures is not None
+
     def recover(self) -> None:
         super().recover()
-        self.sync_failures = 0
+        self.sync_failures = None
 
     def sync_file(self, content: Content) -> None:
         if self.sync_failures:

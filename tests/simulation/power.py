@@ -98,7 +98,7 @@ class World:
             self._machine = machine = self._start()
             for _ in range(steps):
                 self._step(machine)
-                if machine.is_pausing and random.random() < 0.1:  # a part of the last sync is on the disk
+                if machine.is_pausing and random.random() < 0.3:  # a part of the last sync is on the disk
                     return
             if random.random() < (0.6 if self.options.keep_deferred else 0.2):
                 self._stop(machine)
@@ -246,6 +246,8 @@ class World:
         if self.disk.is_failing and random.random() < 0.7:
             self._note("the disk recovers")
             self.disk.recover()
+        elif random.random() < 0.3:
+            self.disk.sync_failures = random.choice((1, 1, 3))
         elif random.random() < 0.5:
             room = random.choice((0, 10, 100, 500))
             self._note("the disk has room for %d bytes", room)

@@ -114,6 +114,8 @@ class _Drawing:
             relisting = draw_rare.relisting(random, self._lookupds, list(nodes), self._duration_us)
             world_options["relisting"], of_lookupds = relisting[:2]
             steps += relisting[2]
+        if self._lookupds and self._some(self._random("reconfiguring")):
+            world_options["reconfigures"] = True
         if "pipeline" in self._features and self._some(random, 0.7):
             world_options["knobs"] = {**world_options["knobs"], "OUTBOX_SIZE_MAX": random.choice((300, 2_000))}
         lookupds = dict.fromkeys(self._lookupds, of_lookupds)

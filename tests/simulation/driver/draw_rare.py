@@ -111,7 +111,7 @@ def relisting(
     if random.random() < 0.3:
         hidden = {lookupd: [node for node in nodes if random.random() < 0.5] for lookupd in lookupds}
     cut = random.choice(("hidden", "listed again", "unreachable"))
-    phase = {"hidden": hidden, "cut": cut}
+    phase = {"hidden": hidden, "cut": cut, "leaves": random.random() < 0.5}
     if cut == "hidden":  # until the end of the world
         return phase, {}, []
     steps = []

@@ -27,6 +27,7 @@ from tests.simulation.driver.node import Broker
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
 from tests.simulation.driver.raw import RawPlayer
+from tests.simulation.driver.reconfiguring import reconfigure
 from tests.simulation.driver.relisting import relist
 from tests.simulation.driver.seams import Threads, installed
 from tests.simulation.knobs import turned
@@ -269,6 +270,8 @@ class World:
         await self.until(26, REST_MAX, self._unfinished)
         await self.until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
         self.history.check()
+        if self.plan.options.get("reconfigures"):
+            await reconfigure(self)
         if "relisting" in self.plan.options:
             await relist(self, self.plan.options["relisting"])
         self.note("── at rest")

@@ -72,7 +72,7 @@ class ConsumerPlayer:
         self._confirms: bool = options.get("confirms", False)
         self._outcomes = Outcomes(world, name, self._find)
         self._outcomes.has_key_errors = self._run.get("key_fails", False)
-        self._outcomes.attempts_max = options.get("max_attempts", 5)
+        self._outcomes.attempts_max = 0 if self._mode == "iterate" else options.get("max_attempts", 5)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:

@@ -120,6 +120,7 @@ class Outcomes:
         if (message.nsqd_address, message.id) not in self._begun and not self.has_key_errors:
             text = f"{self._name} gives up {message.body[:60]!r}, which no handler has begun that was not cancelled"
             raise self._world.failed(Broken(1, text))
+        self._late.discard((message.nsqd_address, message.id))  # if its FIN is lost, a handler may begin it once more
         self._giving_up_count += 1
         try:
             yield

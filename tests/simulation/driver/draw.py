@@ -119,6 +119,7 @@ class _Drawing:
         if "pipeline" in self._features and self._some(random, 0.7):
             world_options["knobs"] = {**world_options["knobs"], "OUTBOX_SIZE_MAX": random.choice((300, 2_000))}
         lookupds = dict.fromkeys(self._lookupds, of_lookupds)
+        steps = draw_rare.near_publishes(self._random("near publishes"), steps)
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
         return Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, Final
 
+import attrs
+
 from tests.simulation.driver.relisting import LIFETIME_NS
 from tests.simulation.plan import Step
 
@@ -14,6 +16,12 @@ SHARES: Final = {"dead letters": 0.35, "last attempts": 0.5, "pipeline": 0.25, "
 """The shares of the worlds with a feature that have it, for features that cost time."""
 CLOSE_US: Final = 7_000_000
 """More than the time in which a producer closes."""
+NEAR: Final = frozenset(
+    {
+        *("stop", "kill", "power cut", "cut", "leave", "cancel", "disconnect", "connect", "pause", "max in flight"),
+        *("empty channel", "empty topic", "delete channel", "delete topic"),
+    }
+)
 ANSWERING: Final = frozenset(("iterate", "batches"))
 """Modes in which the program answers itself."""
 
@@ -93,6 +101,16 @@ def refused_publishes(
         yield Step(at_us + 100_000, link, "cut")
     for later_us in range(1_000, 5_000, 1_000):
         yield Step(at_us + later_us, name, "publish", {"how": "publish", "topic": random.choice(list(topics))})
+
+
+def near_publishes(random: Random, steps: list[Step]) -> list[Step]:
+    """Return the steps, some of which come while the bytes of a publish are processed: after some turns of the loop."""
+    publishes = [step.at_us for step in steps if step.verb == "publish"]
+    for number, step in enumerate(steps):
+        if publishes and step.verb in NEAR and random.random() < 0.15:
+            at_us = random.choice(publishes) + random.choice((0, 200, 400, 1_000, 1_200))
+            steps[number] = attrs.evolve(step, at_us=at_us, values=step.values | {"turns": random.randrange(30)})
+    return steps
 
 
 def unanswered(random: Random, who: Iterable[str], duration_us: int) -> Iterator[Step]:

@@ -121,6 +121,7 @@ class History:
         self.losses: dict[str, list[float]] = {}
         self.troubles: dict[str, list[float]] = {}
         self.crashes: dict[str, list[float]] = {}
+        self.kills: dict[str, list[float]] = {}
         self.removals: list[Removal] = []
         self.trouble_count = 0
 
@@ -160,6 +161,10 @@ class History:
     def crash(self, node: str, time: float) -> None:
         """Record a fault after which a broker may have a message twice, the second time with another id."""
         self.crashes.setdefault(node, []).append(time)
+
+    def kill(self, node: str, time: float) -> None:
+        """Record a fault after which a broker may have a part of an MPUB."""
+        self.kills.setdefault(node, []).append(time)
 
     def is_removed(self, publish: Publish, channel: str) -> bool:
         """Return whether an operator may have removed the messages of a publish from a channel."""
@@ -232,12 +237,15 @@ class History:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def check(self, *, has_disk_faults: bool) -> None:
         """Check the whole, once all queues are empty.
 
         Raises:
-            Broken: a publish has no answer, or an acknowledged message was not handled.
+            Broken: a publish has no answer, an acknowledged message was not handled, or
+                only a part of an MPUB was delivered.
         """
+        for publish in () if has_disk_faults else dict.fromkeys(self.publishes.values()):
+            self._check_whole(publish)
         for name, publish in self.publishes.items():
             if publish.outcome is None:
                 raise Broken(11, f"the publish of {name} has not ended")
@@ -248,3 +256,12 @@ class History:
                 if (delivery is None or not delivery.done) and not self.is_removed(publish, channel):
                     what = "delivered" if delivery is None else "handled"
                     raise Broken(1, f"{name} was acknowledged, and not {what} in {channel} of {publish.topic}")
+
+    def _check_whole(self, publish: Publish) -> None:
+        lossy = self.losses | self.kills
+        if publish.may_repeat or any(self._between(lossy, node, publish.begun) for node in publish.nodes):
+            return
+        for channel in self.channels[publish.topic]:
+            count = sum((publish.topic, channel, name) in self.deliveries for name in publish.names)
+            if 0 < count < len(publish.names) and not self.is_removed(publish, channel):
+                raise Broken(3, f"{count} of {publish.names}, which are one publish, were delivered in {channel}")

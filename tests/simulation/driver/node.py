@@ -199,6 +199,8 @@ class Broker:
             world.history.trouble([self.name], now)
             world.history.crash(self.name, now)
             world.harmed.add(self.name)
+            if step.verb in {"kill", "power cut"}:
+                world.history.kill(self.name, now)
         loses = self.is_wanted and self.durability != "fsync"
         match step.verb:
             case "kill":

@@ -69,6 +69,10 @@ class Wire:
         self._in = b""
         self._has_begun = self._is_closed = False
 
+    def held_count(self, due: float, since: float) -> int:
+        """Return how many messages time out after ``due``, and were received or touched after ``since``."""
+        return sum(each > max(due, since + self._msg_timeout) for each in self.held.values())
+
     @property
     def published(self) -> Iterator[list[bytes]]:
         """The messages of each publish."""

@@ -62,6 +62,10 @@ class _Drawing:
         if not self._haven and self._random("late topics").random() < 0.12:
             self._late = list(LATE_TOPICS)
             self._topics = {topic: ["a"] for topic in ("t", *LATE_TOPICS)}
+        stops = "stop" in self._faults and not self._haven and self._durability != "memory"
+        self._stops_batch = stops and self._random("stops batch").random() < 0.3
+        if self._stops_batch:  # others may leave a part of a batch
+            self._faults -= {"kill", "power cut", "fill disk", "fail disk"}
         random = self._random("rare")
         rare = _swarm(random, draw_rare.FEATURES, none=False)
         shares = draw_rare.SHARES
@@ -119,6 +123,10 @@ class _Drawing:
         if "pipeline" in self._features and self._some(random, 0.7):
             world_options["knobs"] = {**world_options["knobs"], "OUTBOX_SIZE_MAX": random.choice((300, 2_000))}
         lookupds = dict.fromkeys(self._lookupds, of_lookupds)
+        if self._stops_batch:
+            random = self._random("stopped batch")
+            world_options["knobs"] = {**world_options["knobs"], "PART_COUNT_MAX": 1}
+            steps += draw_rare.stopped_batch(random, "producer-1", list(nodes), self._topics)
         steps = draw_rare.near_publishes(self._random("near publishes"), steps)
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
         return Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)

@@ -22,6 +22,8 @@ NEAR: Final = frozenset(
         *("empty channel", "empty topic", "delete channel", "delete topic"),
     }
 )
+HOPS_US: Final[tuple[list[int], ...]] = ([], [200], [1_000], [200, 200], [200, 1_000])
+"""After these times bytes arrive that were sent at the time of a step; each is added to the time of the one before."""
 ANSWERING: Final = frozenset(("iterate", "batches"))
 """Modes in which the program answers itself."""
 
@@ -103,13 +105,21 @@ def refused_publishes(
         yield Step(at_us + later_us, name, "publish", {"how": "publish", "topic": random.choice(list(topics))})
 
 
+def stopped_batch(random: Random, name: str, nodes: list[str], topics: Iterable[str]) -> Iterator[Step]:
+    """Yield a publish of several messages, and a stop while its parts are put: early, as faults end connections."""
+    at_us, node = random.randint(5_000, 20_000), random.choice(nodes)
+    yield Step(at_us, name, "publish", {"how": "multi nowait", "topic": random.choice(list(topics)), "count": 5})
+    yield Step(at_us, node, "stop", {"hops_us": random.choice(HOPS_US[1:3]), "turns": random.randrange(12)})
+    yield Step(at_us + 50_000, node, "start")
+
+
 def near_publishes(random: Random, steps: list[Step]) -> list[Step]:
     """Return the steps, some of which come while the bytes of a publish are processed: after some turns of the loop."""
     publishes = [step.at_us for step in steps if step.verb == "publish"]
     for number, step in enumerate(steps):
         if publishes and step.verb in NEAR and random.random() < 0.15:
-            at_us = random.choice(publishes) + random.choice((0, 200, 400, 1_000, 1_200))
-            steps[number] = attrs.evolve(step, at_us=at_us, values=step.values | {"turns": random.randrange(30)})
+            near = {"hops_us": random.choice(HOPS_US), "turns": random.randrange(30)}
+            steps[number] = attrs.evolve(step, at_us=random.choice(publishes), values=step.values | near)
     return steps
 
 

@@ -17,6 +17,9 @@ from tests.simulation.broken import Broken
 OK: Final = "ok"
 REFUSED: Final = "refused"
 UNKNOWN: Final = "unknown"
+PUT_MAX: Final = 0.1
+LATE_MAX: Final = 4.0
+"""Seconds from the end of a publish until its messages are put, if they are, and if the network has stalled."""
 
 
 def make_body(player: str, serial: int, size: int) -> bytes:
@@ -54,6 +57,7 @@ class Publish:
         may_repeat: it may be sent more than once.
         attempts: how often it may be sent, if more than once.
         outcome: OK, REFUSED or UNKNOWN; None until the call ends.
+        ended: the time of its end.
     """
 
     names: tuple[str, ...]
@@ -64,6 +68,7 @@ class Publish:
     attempts: int = 1
     due: float = 0.0
     outcome: str | None = None
+    ended: float = math.inf
 
 
 @attrs.define(eq=False)
@@ -122,6 +127,7 @@ class History:
         self.troubles: dict[str, list[float]] = {}
         self.crashes: dict[str, list[float]] = {}
         self.kills: dict[str, list[float]] = {}
+        self.disk_faults: dict[str, list[float]] = {}
         self.removals: list[Removal] = []
         self.trouble_count = 0
 
@@ -141,6 +147,7 @@ class History:
         if publish.outcome is not None:
             raise Broken(11, f"the publish of {publish.names} ended twice: {publish.outcome}, {outcome}")
         publish.outcome = outcome
+        publish.ended = self.time()
         if outcome == REFUSED:
             for key in self.deliveries:
                 if key[2] in publish.names:
@@ -165,6 +172,10 @@ class History:
     def kill(self, node: str, time: float) -> None:
         """Record a fault after which a broker may have a part of an MPUB."""
         self.kills.setdefault(node, []).append(time)
+
+    def disk_fault(self, node: str, time: float) -> None:
+        """Record a fault of a disk, from which on a part of an MPUB may be refused."""
+        self.disk_faults.setdefault(node, []).append(time)
 
     def is_removed(self, publish: Publish, channel: str) -> bool:
         """Return whether an operator may have removed the messages of a publish from a channel."""
@@ -212,7 +223,7 @@ class History:
         has_crashed = any(self._between(self.crashes, node, publish.begun) for node in publish.nodes)
         if len(delivery.ids) > publish.attempts > 1 and not has_crashed:
             raise Broken(20, f"{name} was published in {publish.attempts} attempts: {sorted(delivery.ids)}")
-        if attempts <= before and not self._between(self.losses | self.troubles, node, 0.0):
+        if attempts <= before and not (node in self.losses or node in self.troubles):
             raise Broken(8, f"attempt {attempts} of {name} follows attempt {before}")
         # A broker that was killed may have a message twice, as a requeue writes it once more.
         if key in delivery.finished and not self._between(self.troubles, node, publish.begun):
@@ -237,15 +248,18 @@ class History:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
-    def check(self, *, has_disk_faults: bool) -> None:
+    def check(self, *, may_be_late: bool) -> None:
         """Check the whole, once all queues are empty.
+
+        Args:
+            may_be_late: the network has stalled.
 
         Raises:
             Broken: a publish has no answer, an acknowledged message was not handled, or
                 only a part of an MPUB was delivered.
         """
-        for publish in () if has_disk_faults else dict.fromkeys(self.publishes.values()):
-            self._check_whole(publish)
+        for publish in dict.fromkeys(self.publishes.values()):
+            self._check_whole(publish, may_be_late=may_be_late)
         for name, publish in self.publishes.items():
             if publish.outcome is None:
                 raise Broken(11, f"the publish of {name} has not ended")
@@ -257,10 +271,13 @@ class History:
                     what = "delivered" if delivery is None else "handled"
                     raise Broken(1, f"{name} was acknowledged, and not {what} in {channel} of {publish.topic}")
 
-    def _check_whole(self, publish: Publish) -> None:
-        lossy = self.losses | self.kills
-        if publish.may_repeat or any(self._between(lossy, node, publish.begun) for node in publish.nodes):
-            return
+    def _check_whole(self, publish: Publish, *, may_be_late: bool) -> None:
+        end = publish.ended + (LATE_MAX if may_be_late else PUT_MAX)
+        for node in publish.nodes:
+            was_killed = any(publish.begun <= time <= end for time in self.kills.get(node, ()))
+            may_fail = any(time <= end for time in self.disk_faults.get(node, ()))
+            if was_killed or may_fail or self._between(self.losses, node, publish.begun):
+                return
         for channel in self.channels[publish.topic]:
             count = sum((publish.topic, channel, name) in self.deliveries for name in publish.names)
             if 0 < count < len(publish.names) and not self.is_removed(publish, channel):

@@ -149,7 +149,7 @@ class Broker:
             self._end.set()
             clients = self._world.network.clients_at(self.address)
             self._world.tasks.start_soon(self._check_closed, clients)
-            self._world.tasks.start_soon(self.wait_ended)
+            self._world.tasks.start_soon(self._wait_ended, self._ended)
 
     async def _check_closed(self, clients: list[Connection]) -> None:
         """Check that a broker that stops closes a connection as soon as the kernel has taken all bytes."""
@@ -163,7 +163,10 @@ class Broker:
         Raises:
             Broken: that takes too long.
         """
-        begun, ended, waited = self._world.loop.time(), self._ended, 0.0
+        await self._wait_ended(self._ended)
+
+    async def _wait_ended(self, ended: anyio.Event) -> None:
+        begun, waited = self._world.loop.time(), 0.0
         while not ended.is_set() and (limit := STOP_TIMEOUT + SLACK + self._disk_time) > waited:  # its disk became slow
             with anyio.move_on_after(limit - waited):
                 await ended.wait()
@@ -227,6 +230,7 @@ class Broker:
         if self.disk is None:
             return
         values = step.values
+        self._world.history.disk_fault(self.name, self._world.loop.time())
         if step.verb == "fill disk":
             self.disk.capacity = sum(map(len, self.disk.files.values())) + values.get("after", 0)
         elif step.verb == "fail disk" and "syncs" in values:

@@ -38,11 +38,12 @@ class Pipe:
         pause: seconds between two slices.
         size: bytes that were sent and not read.
         total: bytes that were ever sent.
-        late_at: the time until which bytes are late because of a fault.
+        late_since, late_at: the times between which bytes are late because of a fault.
     """
 
     __slots__ = (
         *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead", "late_at"),
+        "late_since",
         *("pause", "receiver", "sender", "size", "slice_max", "total"),
     )
 
@@ -55,7 +56,7 @@ class Pipe:
         self.is_dead = False  # nothing will arrive any more
         self.slice_max = 0
         self.pause = 0.0
-        self.late_at = 0.0
+        self.late_since, self.late_at = math.inf, 0.0
         self.size = 0
         self.total = 0
         self.sender: Stream
@@ -108,10 +109,13 @@ class Pipe:
         """Deliver pieces of up to ``size`` bytes, each after ``pause`` seconds; 0 for whole writes."""
         self.slice_max, self.pause = size, pause
         if size:
-            self.late_at = math.inf
+            self._be_late()
+
+    def _be_late(self) -> None:
+        self.late_since, self.late_at = min(self.late_since, self._loop.time()), math.inf
 
     def stall(self, until: float) -> None:
-        self.late_at = math.inf
+        self._be_late()
         self._stalled_until = max(until, self._stalled_until)
         self.is_dead = self._stalled_until == math.inf
 
@@ -152,6 +156,11 @@ class Stream(ByteStream):
     def late_at(self) -> float:
         """The time until which bytes of one direction are late because of a fault."""
         return max(self._out.late_at, self._into.late_at)
+
+    @property
+    def late_since(self) -> float:
+        """The time since which bytes of one direction are, or were, late."""
+        return min(self._out.late_since, self._into.late_since)
 
     @property
     def peer(self) -> Stream:

@@ -28,6 +28,7 @@ from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_
 from tests.simulation.driver.kept import check_acknowledged
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
+from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.tally import ProducerTally
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class ProducerPlayer(Publisher):
         Raises:
             Broken: one has none.
         """
-        await anyio.sleep(ALONE_MAX if self.running else 0)
+        await pass_time(ALONE_MAX if self.running else 0)
         left = [publish.names for publish in self.running]
         conclude(30, not left or self.world.is_over, f"{left} have no outcome, and their producer has closed")
 

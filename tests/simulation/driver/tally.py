@@ -87,7 +87,7 @@ class ConsumerTally(_Tally):
         if all(wire.raised_at <= self._lowered_at for _, wire in wires):
             return  # the message replaces one that has timed out at the broker, by an RDY of before
         # The broker counts the time of a message that has arrived late from an earlier time than its client.
-        count = sum(wire.held_count(now + UNDER_WAY, stream.late_at + UNDER_WAY) for stream, wire in wires)
+        count = sum(wire.held_count(now, stream.late_since, stream.late_at) for stream, wire in wires)
         changed = max(self._lowered_at, *(max(wire.lowered_at, stream.late_at) for stream, wire in wires))
         if count > self._limit and now > changed + UNDER_WAY:
             text = f"{self.name} has {count} messages in flight, and max_in_flight is {self._limit}"

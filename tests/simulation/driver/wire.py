@@ -69,9 +69,12 @@ class Wire:
         self._in = b""
         self._has_begun = self._is_closed = False
 
-    def held_count(self, due: float, since: float) -> int:
-        """Return how many messages time out after ``due``, and were received or touched after ``since``."""
-        return sum(each > max(due, since + self._msg_timeout) for each in self.held.values())
+    def held_count(self, now: float, late_since: float, late_at: float) -> int:
+        """Return how many messages have certainly not timed out, where bytes were late between two times."""
+        soonest = now + UNDER_WAY
+        if late_since + self._msg_timeout > soonest:
+            return sum(due > soonest for due in self.held.values())
+        return sum(due > max(soonest, late_at + UNDER_WAY + self._msg_timeout) for due in self.held.values())
 
     @property
     def published(self) -> Iterator[list[bytes]]:

@@ -180,6 +180,8 @@ class World:
                     self.tasks.start_soon(self.players[name].run)
                 for step in plan.steps:
                     await self._wait_until(self._begun + step.at_us / 1e6)
+                    for hop_us in step.values.get("hops_us", ()):
+                        await pass_time(hop_us / 1e6)
                     for _ in range(step.values.get("turns", 0)):
                         await anyio.lowlevel.checkpoint()
                     self._act(step)
@@ -271,7 +273,7 @@ class World:
         await self.until(27, SHARE_MAX, lambda: self._without_rdy(since))
         await self.until(26, REST_MAX, self._unfinished)
         await self.until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
-        self.history.check(has_disk_faults=self.has_disk_faults)
+        self.history.check(may_be_late=self.has_link_faults)
         if self.plan.options.get("reconfigures"):
             await reconfigure(self)
         if "relisting" in self.plan.options:

@@ -158,7 +158,7 @@ MUTANTS: Final = (
         "broker/core/topics/topic.py",
         "        if all(are_safe):\n",
         "        if are_safe:\n",
-        1_000,
+        4_000,
         size="power",
         breaks=(15,),
     ),
@@ -194,7 +194,7 @@ MUTANTS: Final = (
             raise
 """,
         "        self.put(frames)\n",
-        1_000,
+        4_000,
         "power",
         breaks=(26,),
     ),

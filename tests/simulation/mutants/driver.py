@@ -60,8 +60,8 @@ MUTANTS: Final = (
         """                    message.touch()
                     return
             await self._clock""",
-        500,
-        "driver",
+        size="driver",
+        plan="long-handler-that-is-touched",
         breaks=(5,),
     ),
     Mutant(
@@ -134,8 +134,8 @@ MUTANTS: Final = (
         """            del self._present[address]
             self._connect_wanted()""",
         """            del self._present[address]""",
-        1_000,
-        "driver",
+        size="driver",
+        plan="nsqd-that-is-listed-again",
         breaks=(21,),
     ),
     Mutant(
@@ -310,8 +310,8 @@ MUTANTS: Final = (
         "transport/pump.py",
         "                self._process(None)\n                self._reading_paused = True\n",
         "                self._process(None)\n",
-        1_500,
-        "driver",
+        size="driver",
+        plan="reading-not-resumed",
         breaks=(11,),
     ),
     Mutant(

@@ -8,6 +8,16 @@ from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
+        "a batch whose publisher has gone ends with its first part",
+        "a stop, or a lost connection, leaves a part of an MPUB, although it is published whole or not at all",
+        "broker/core/session/session.py",
+        "                self._batch.put_rest(self._now_ns)\n",
+        "                pass\n",
+        size="driver",
+        plan="stop-between-parts-of-a-batch",
+        breaks=(3,),
+    ),
+    Mutant(
         "a publish that was not sent counts as lost",
         "it raises ConnectionLost, which says that it may have arrived, and is not sent to another nsqd",
         "producer/session.py",
@@ -64,8 +74,8 @@ MUTANTS: Final = (
         "            daemon = self._daemons[(first + attempt - 1) % len(self._daemons)]\n",
         "            daemon = self._daemons[(self._next - 1) % len(self._daemons)]\n"
         "            self._next += attempt < self.options.publish_attempts\n",
-        500,
-        "driver",
+        size="driver",
+        plan="http-attempts-of-several-publishes",
         breaks=(34,),
     ),
     Mutant(
@@ -84,8 +94,8 @@ MUTANTS: Final = (
         "producer/publisher.py",
         "                    failure = failure if isinstance(failure, ConnectionLost) else error\n",
         "                    failure = error\n",
-        3_000,
-        "driver",
+        size="driver",
+        plan="refusal-behind-a-lost-connection",
         breaks=(2,),
     ),
     Mutant(

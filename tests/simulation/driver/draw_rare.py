@@ -138,9 +138,9 @@ def relisting(
     hidden = dict.fromkeys(lookupds, nodes)
     if random.random() < 0.3:
         hidden = {lookupd: [node for node in nodes if random.random() < 0.5] for lookupd in lookupds}
-    cut = random.choice(("hidden", "listed again", "unreachable"))
+    cut = random.choice(("hidden", "listed again", "unreachable", "no nsqlookupds"))
     phase = {"hidden": hidden, "cut": cut, "leaves": random.random() < 0.5}
-    if cut == "hidden":  # until the end of the world
+    if cut in {"hidden", "no nsqlookupds"}:  # until the end of the world
         return phase, {}, []
     steps = []
     if random.random() < 0.5:

@@ -29,7 +29,8 @@ ANNOUNCE_MAX: Final = 20.0
 async def relist(world: World, relisting: dict[str, Any]) -> None:
     """Hide brokers, cut the connections to all of them while they are hidden or listed again, and check the new ones.
 
-    Or nsqlookupds are not reached, which changes no list; consumers that leave an nsqd then stay away from it.
+    Or nsqlookupds are not reached, which changes no list; consumers that leave an nsqd then stay away from it. Or
+    consumers leave all nsqlookupds, and then nothing is listed for them.
 
     Raises:
         Broken: a consumer is connected to other brokers than those that are listed.
@@ -40,7 +41,10 @@ async def relist(world: World, relisting: dict[str, Any]) -> None:
     left: dict[ConsumerPlayer, str] = {}
     polls = 1.4 * max((player.poll_interval for player in players), default=0.0) + REQUEST_MAX
     await world.until(28, ANNOUNCE_MAX, lambda: unlisted(world))
-    if relisting["cut"] == "unreachable":
+    if relisting["cut"] == "no nsqlookupds":
+        for player in players:
+            _leave_lookupds(player)
+    elif relisting["cut"] == "unreachable":
         await pass_time(polls)
         for lookupd in relisting["hidden"]:
             world.network.refuse(lookupd, math.inf)
@@ -57,6 +61,12 @@ async def relist(world: World, relisting: dict[str, Any]) -> None:
     if left:
         await pass_time(RECONNECT_MAX)
         await world.until(21, 0, lambda: [line for player in left for line in _differences(world, player, left)])
+
+
+def _leave_lookupds(player: ConsumerPlayer) -> None:
+    """Have a consumer use no nsqlookupd any more."""
+    while player.lookupds and player.consumer is not None:
+        player.consumer.disconnect_from_lookupd(f"{player.lookupds.pop()}:4161")
 
 
 def _leave(player: ConsumerPlayer) -> str:

@@ -248,6 +248,7 @@ class World:
             self.disk.recover()
         elif random.random() < 0.3:
             self.disk.sync_failures = random.choice((1, 1, 3))
+            self._note("the disk fails at the next %d syncs", self.disk.sync_failures)
         elif random.random() < 0.5:
             room = random.choice((0, 10, 100, 500))
             self._note("the disk has room for %d bytes", room)

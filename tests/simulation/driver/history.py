@@ -255,8 +255,7 @@ class History:
             may_be_late: the network has stalled.
 
         Raises:
-            Broken: a publish has no answer, an acknowledged message was not handled, or
-                only a part of an MPUB was delivered.
+            Broken: a publish has no answer, an acknowledged message was not handled, or a part of an MPUB is missing.
         """
         for publish in dict.fromkeys(self.publishes.values()):
             self._check_whole(publish, may_be_late=may_be_late)

@@ -43,8 +43,7 @@ class Pipe:
 
     __slots__ = (
         *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead", "late_at"),
-        "late_since",
-        *("pause", "receiver", "sender", "size", "slice_max", "total"),
+        *("late_since", "pause", "receiver", "sender", "size", "slice_max", "total"),
     )
 
     def __init__(self, loop: Loop, random: Random) -> None:

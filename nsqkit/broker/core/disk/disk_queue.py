@@ -472,7 +472,7 @@ class DiskQueue:
             self._write = Position(number + 1)
         following = self._numbers(number + 1, self._write.file) if is_missing else ()
         self._go_to_file(next(iter(following), self._write.file if is_missing else number + 1))
-        if self._read.file > self._found_end.file:  # it is not known how many of those that were put are left
+        if self._read.file > self._found_end.file:  # some of those that were put may be gone
             self._found_end, self._put_count = attrs.evolve(self._write), 0
         name, last = self._file_name(number), self._file_name(self._read.file - 1)
         if is_missing:
@@ -489,7 +489,7 @@ class DiskQueue:
 
     def _correct_depth(self) -> None:
         """Correct the depth: until the end of the files that were found has been read, at least one message is left."""
-        self._put_count *= self._read < self._write  # files may have become shorter
+        self._put_count = self._put_count if self._read < self._write else 0  # files may have become shorter
         found = self._depth - self._put_count
         if self._read < self._found_end:
             self._depth += max(1 - found, 0)

@@ -64,7 +64,7 @@ class Recovery:
             self.meta = meta
             self.depth, self.read, self.write = found
             self._find_unrecorded()
-            if self.read < self.write and not self.files.exists(positions.file_name(self.name, self.read.file)):
+            if not self.files.exists(positions.file_name(self.name, self.read.file)):
                 self._find_behind_gap()
         return True
 

@@ -209,11 +209,13 @@ def test_messages_are_found_after_files_were_removed_and_the_positions_could_not
     assert left(opened(directory.kill())) == frames(*range(20, 24))
 
 
-def test_messages_are_found_after_a_full_disk_took_no_positions():
+@pytest.mark.parametrize("has_positions", [False, True])
+def test_messages_are_found_after_a_full_disk_took_no_positions(has_positions):
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(*range(7)))
-    queue.sync()
+    if has_positions:
+        queue.sync()
     assert queue.take(7) == frames(*range(7))
     queue.put(frames(*range(10, 20)))
     assert queue.take(9) == frames(*range(10, 19))

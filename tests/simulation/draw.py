@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from tests.simulation import knobs
+from tests.simulation import draw_partition, knobs
 from tests.simulation.auth.draw import with_auth
 from tests.simulation.foreign import ITEMS
 from tests.simulation.lookup.draw import with_lookupds
@@ -139,7 +139,7 @@ class _Drawing:
                 topic, channel = shared
             players[f"consumer-{number}"] = {"kind": "consumer", "topic": topic, "channel": channel}
         for number in range(1, random.randint(1, 3) + 1 if self._has_partitions else 1):
-            players[f"partition-{number}"] = self._partition_options(random)
+            players[f"partition-{number}"] = draw_partition.options(random, self.random, is_exact=self._is_exact)
         steps: list[Step] = []
         if "foreign" in self._features:
             players["foreign-1"] = {"kind": "foreign", "node": random.choice(node_names)}
@@ -147,7 +147,9 @@ class _Drawing:
         draws = {
             "producer": self._producer,
             "consumer": self._consumer,
-            "partition": self._partition,
+            "partition": lambda name: draw_partition.steps(
+                name, self.random(name), self._times, is_exact=self._is_exact
+            ),
             "foreign": self._foreign,
             "orderly": self._orderly,
         }
@@ -380,21 +382,6 @@ class _Drawing:
             what = random.choice(random.choice((polite, polite, polite, others, tuple(ITEMS))))
             values = {"id": self._step_id, "number": random.randrange(8), "topic": topic, "channel": channel}
             yield Step(at_us, name, *(("close",) if random.random() < 0.03 else ("send", {"what": what, **values})))
-
-    def _partition_options(self, random: Random) -> dict[str, Any]:
-        options = {"rdy": random.choice((1, 3, 20)), "chunk": random.choice((1, 3, 10))}
-        options |= {"messages": random.choice((5, 20, 1000))}
-        shares = {name: 0.2 for name in ("late_share", "cut_share") if self.random(name).random() < 0.3}
-        return {"kind": "partition", "topic": "t", "channel": "c", **options, **shares}
-
-    def _partition(self, name: str) -> Iterator[Step]:
-        random = self.random(name)
-        verbs = ["attempt", "attempt", "kill"] if self._is_exact else ["attempt", "attempt", "kill", "stall"]
-        for at_us in self._times(random, 8):
-            verb = random.choice(verbs)
-            values = {} if verb == "attempt" else {"which": random.randrange(2)}
-            values |= {"for_us": random.choice((500_000, 4_000_000))} if verb == "stall" else {}
-            yield Step(at_us, name, verb, values)
 
     def _link(self, who: str) -> Iterator[Step]:
         random = self.random(who)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqkit.consumer.confirmation import Confirming, confirm
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession, Opened, Received
-from nsqkit.errors import FinishFailed, TouchFailed
+from nsqkit.errors import FinishFailed, ProtocolError, TouchFailed
 from nsqkit.spark.slots import slot_log
-from nsqkit.spark.slots.records import DataSlot, MessageKey
+from nsqkit.spark.slots.maintenance import remove_batches
+from nsqkit.spark.slots.records import DataSlot, MessageKey, encode_fields
 from nsqkit.spark.slots.slot_log import SlotLog
 from nsqkit.spark.slots.wal import PartitionWal, Wal
 from nsqkit.wire.commands import BARRIER_ID, Command
@@ -181,7 +182,12 @@ class Attempt:
         else:
             action = self._actions.popleft()
             self._world.note("%s: %s", self._name, action)
-            self._actions.extend(self._perform(action))
+            try:
+                self._actions.extend(self._perform(action))
+            except ProtocolError:
+                if not self.task.is_removed:
+                    raise
+                self.kill()
 
     # ---- actions -----------------------------------------------------------------------------------------------------
 
@@ -340,13 +346,20 @@ class Task:
     def live(self) -> list[Attempt]:
         return [attempt for attempt in self.attempts if not attempt.is_over]
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the batch was removed."""
+        return self.batch in self.partitions.removed
+
     def begin_attempt(self) -> None:
         """Try once more, or beside a live attempt."""
         if self.rows is None:
             self.attempts.append(Attempt(self, len(self.attempts)))
 
     def end(self, rows: list[MessageKey]) -> None:
-        """Take the rows of an attempt."""
+        """Take the rows of an attempt; those of one that has slept until its batch was removed are not wanted."""
+        if self.is_removed:
+            return
         if self.rows is not None and self.rows != rows:
             raise Broken(33, f"{self.name} has {rows}, and had {self.rows}")
         self.rows = rows
@@ -359,12 +372,14 @@ class Partitions:
         wal: the slots.
         stored_keys: the messages in its slots.
         channels: the topics and channels that they consume.
+        removed: the batches that were removed.
     """
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.wal = Wal(MemoryStore(), "wal")
         self.stored_keys: set[MessageKey] = set()
+        self.removed: set[int] = set()
         self._players = {name: player for name, player in plan.players.items() if player["kind"] == "partition"}
         self.channels = {(player["topic"], player["channel"]) for player in self._players.values()}
         self._finished: set[MessageKey] = set()
@@ -375,6 +390,11 @@ class Partitions:
 
     def _begin_batch(self) -> None:
         number = len(self._tasks) // len(self._players)
+        options, now_ns = next(iter(self._players.values())), self.world.now_ns
+        self.wal.store.put_if_absent(self.wal.plan_key(number), encode_fields({"created_ns": now_ns}))
+        if "retain" in options:
+            horizon_ns = options["dedup_horizon_ms"] * MS
+            self.removed.update(remove_batches(self.wal, number, options["retain"], horizon_ns, now_ns))
         self._batch = [
             Task(self, name, options, number, index) for index, (name, options) in enumerate(self._players.items())
         ]

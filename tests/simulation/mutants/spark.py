@@ -70,4 +70,17 @@ MUTANTS: Final = (
         4_000,
         breaks=(32,),
     ),
+    Mutant(
+        "Spark: a slot counts as stored though its batch was removed",
+        "an attempt that was stopped for long finishes messages whose rows no batch has",
+        "spark/slots/wal.py",
+        """        if self.wal.store.get(self.wal.removed_key(self.batch)) is None:
+            return True
+        self.wal.store.delete(key)
+        return False
+""",
+        "        return True\n",
+        plan="attempt-that-sleeps-until-its-batch-is-removed",
+        breaks=(32,),
+    ),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace, coroutine
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,8 @@ class Disk(MemoryFileStore):
         self._note = note
         self._clock = clock
         self._times: dict[Content, int] = {}
+        self._has_failed = False
+        self._found = self._temporaries()
 
     def after(self, left: MemoryFileStore) -> Disk:
         """Return the disk with the files that a crash has left."""
@@ -141,6 +143,19 @@ class Disk(MemoryFileStore):
         disk._times = {content: times.get(name, newest) for name, content in disk._names.items()}
         disk.left = data_path.unnamed(disk.files)
         return disk
+
+    def _temporaries(self) -> frozenset[str]:
+        return frozenset(name for name in self._names if name.endswith(".tmp"))
+
+    def check_no_temporaries(self) -> None:
+        """Check that a process that was stopped has left no temporary file; one that was killed may have."""
+        left = self._temporaries() - self._found
+        conclude(17, self._has_failed or not left, f"a stop has left {sorted(left)}")
+
+    @property
+    def contents(self) -> Mapping[str, Content]:
+        """The files by name."""
+        return self._names
 
     @property
     def synced(self) -> dict[str, bytes]:
@@ -157,6 +172,7 @@ class Disk(MemoryFileStore):
         try:
             super().operate(content, data, position)
         except (OSError, Ended) as error:
+            self._has_failed = True
             if self._note is not None:
                 self._note("ends the process" if isinstance(error, Ended) else f"fails: {error.strerror}")
             raise
@@ -301,6 +317,7 @@ class Committer:
         with suppress(_Cancelled):
             self._run.throw(_Cancelled)
         self.persistence.close(broker)
+        self._disk.check_no_temporaries()
 
     def drop(self) -> None:
         """End without a word; the disk was copied before, so a change of it does not count."""

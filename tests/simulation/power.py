@@ -17,12 +17,15 @@ from contextlib import suppress
 from itertools import islice
 from random import Random
 
+import attrs
+
 from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 from tests.broker.core.disk.disks import Ended
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.by_hand import Disk
+from tests.simulation.damages import Damages
 from tests.simulation.data_path import check_deleted, check_emptied
 from tests.simulation.power_machine import Client, Machine
 from tests.simulation.power_rules import Rules, all_in
@@ -64,6 +67,11 @@ class World:
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
         self.ledger = Ledger()
+        has_damages = self._has_faults and durability == "fsync" and features.random() < 0.5
+        self._damages = Damages(self.ledger, self._note) if has_damages else None
+        if has_damages:  # the file that is read is often the one that is written
+            sizes = {"mem_queue_size": features.choice((0, 0, 2)), "max_bytes_per_file": features.choice((400, 2_000))}
+            self.options = attrs.evolve(self.options, **sizes)
         self._tell = tell
         self.disk = Disk(note=tell and self._note, clock=lambda: self.now_ns)
         self._rules = Rules(self.options, has_faults=self._has_faults)
@@ -133,8 +141,13 @@ class World:
         how = {name: random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
         killed = random.random() < (0.9 if self._drains else 0.2)
         self._note("%s", "killed" if killed else f"power cut {how}")
-        self.disk = self.disk.after(self.disk.kill() if killed else self.disk.power_cut(random, **how))
+        before, self.disk = (
+            self.disk,
+            self.disk.after(self.disk.kill() if killed else self.disk.power_cut(random, **how)),
+        )
         self._rules.end_life(self.disk.files, is_clean=self._was_stopped, killed=killed)
+        if self._damages is not None:
+            self._damages.restart(before, self.disk)
         if self._machine is not None:
             self._machine.drop()
         for name, data in self.disk.files.items():
@@ -218,6 +231,10 @@ class World:
 
     def _step(self, machine: Machine) -> None:
         random = self.random
+        if self._damages is not None:
+            self._damages.update(self.disk)
+            if random.random() < 0.04:
+                self._damage(machine, self._damages)
         if self._has_faults and random.random() < 0.08:
             self._break_disk()
             for _ in range(random.choice((0, 0, 1, 3))):
@@ -258,6 +275,17 @@ class World:
             times = random.choice((1, 1, 3, 100))
             self._note("the disk fails %d times after %d operations", times, after)
             self.disk.fail(number, after=after, times=times)
+
+    def _damage(self, machine: Machine, damages: Damages) -> None:
+        """Damage a file, and go on with its queue at once, or later."""
+        self._rules.may_repeat = True  # two messages may have the same bytes now
+        damages.add(self.disk, self.random)
+        for _ in range(self.random.choice((0, 4))):
+            for act in (self._flow, self._consume, self._publish):
+                act(machine)
+                machine.broker.settle(self.now_ns)
+                self._listen(machine)
+                damages.update(self.disk)
 
     def _flow(self, machine: Machine) -> None:
         """Have the messages that wait in a topic go to its channels."""

@@ -46,6 +46,7 @@ class Rules:
         acknowledged: the bodies of publishes with an OK.
         finished: topic, channel and body of each message with a FIN in this life.
         refusals: those that were refused.
+        may_repeat: an attempt may be delivered twice: a crash may leave a message in a topic and in its channel.
         has_partial_record: the process may have ended while it wrote a record.
     """
 
@@ -60,7 +61,7 @@ class Rules:
         self.refusals = Refusals()
         self._attempts: set[tuple[bytes, bytes, bytes, int]] = set()  # with topic, channel and body
         self._kept: Contents | None = None  # by a stop
-        self._is_torn = self._may_repeat = False  # a crash may leave a message twice, in a topic and in its channel
+        self._is_torn = self.may_repeat = False
 
     # ---- clients -------------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Rules:
 
     def requeue(self, topic: bytes, channel: bytes, body: bytes, due_ns: int) -> None:
         """Record a REQ of a message that is in flight."""
-        if not self._may_repeat:
+        if not self.may_repeat:
             self._not_before[topic, channel, body] = due_ns
 
     def delivered(self, topic: bytes, channel: bytes, frame: bytes, now_ns: int) -> None:
@@ -88,7 +89,7 @@ class Rules:
         conclude(16, now_ns >= due_ns, f"{body!r} was delivered {due_ns - now_ns} ns early")
         self._not_before[topic, channel, body] = 0  # until it is requeued
         self.refusals.delivered(topic, channel, body)
-        if not self._may_repeat:
+        if not self.may_repeat:
             attempt = (topic, channel, body, attempts)
             conclude(5, attempt not in self._attempts, f"attempt {attempts} at {body!r} was delivered twice")
             self._attempts.add(attempt)
@@ -124,7 +125,7 @@ class Rules:
 
         A disk that fails may keep them, and a queue of this name has their messages then.
         """
-        self._may_repeat |= self._has_faults
+        self.may_repeat |= self._has_faults
         if not self._is_torn and not self._has_faults:
             check(files, queue.decode(), has_temporary=True)
 
@@ -140,7 +141,7 @@ class Rules:
             return
         kept, self._kept = self._kept, None
         lost = kept - found
-        if self._may_repeat:  # two copies of one message may become one
+        if self.may_repeat:  # two copies of one message may become one
             lost = Counter({key: count for key, count in lost.items() if key not in found})
         conclude(15, not lost, f"a stop has lost {lost}")
         more = found - kept
@@ -153,7 +154,7 @@ class Rules:
         """Record the end of a life, and check the files after a clean one."""
         self._is_torn |= not killed and not is_clean
         self.finished.clear()
-        self._may_repeat |= not is_clean
+        self.may_repeat |= not is_clean
         if not is_clean or not self._options.keep_deferred:
             self._not_before.clear()
         if not is_clean:
@@ -177,5 +178,5 @@ class Rules:
         if not self._has_faults:
             named = {name for topic, channels in data_path.names(files).items() for name in _queues(topic, channels)}
             data_path.check_file_counts(name for name in files if name.partition(".")[0] in named)
-        if is_stopped and not self._may_repeat and not self._has_faults:
+        if is_stopped and not self.may_repeat and not self._has_faults:
             data_path.check_stopped(files, Counter(), is_durable=False, left=None)

@@ -116,6 +116,8 @@ class Broker:
                     await end.wait()
             if not scope.cancel_called:
                 self._check_told()
+                if self.disk is not None:
+                    self.disk.check_no_temporaries()
         except OSError as error:  # its disk has a fault
             world.note("%s cannot start: %s", self.name, error)
             world.reached.add("no broker")

@@ -198,4 +198,17 @@ MUTANTS: Final = (
         "power",
         breaks=(26,),
     ),
+    Mutant(
+        "a stop leaves the temporary files of a sync",
+        "each stop of a busy broker may leave files that nothing removes",
+        "broker/core/disk/sync.py",
+        """            plan.close()
+            if plan.temporary:
+                with suppress(OSError):
+                    self._store.remove(plan.temporary)
+""",
+        "            plan.close()\n",
+        size="power",
+        breaks=(17,),
+    ),
 )

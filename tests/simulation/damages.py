@@ -1,0 +1,98 @@
+"""Files that are damaged while a broker runs, and the messages that this may cost.
+
+Those are the messages in the damaged files, also those that are put there later: until the damage is found. All others
+are as safe as ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.data_path import RECORDS
+from tests.simulation.promises import CHANNELS, TOPIC, Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.broker.core.disk.disks import Content
+    from tests.simulation.by_hand import Disk
+
+SIZES: Final = (1, 4, 30, 500)
+
+
+def _last_record(data: bytes | bytearray) -> int:
+    """Return where the last message begins, which has perhaps not been read."""
+    begin = end = 0
+    while end + 4 <= len(data):
+        begin, end = end, end + 4 + int.from_bytes(data[end : end + 4], "big")
+    return begin
+
+
+class Damages:
+    """The damaged files of one broker.
+
+    Args:
+        ledger: the messages that it owes.
+        note: called with a text for each damage.
+    """
+
+    def __init__(self, ledger: Ledger, note: Callable[[str], None]) -> None:
+        self._ledger = ledger
+        self._note = note
+        self._damaged: dict[str, tuple[Content, Content | None]] = {}  # with the rest that was set aside
+
+    def add(self, disk: Disk, random: Random) -> None:
+        """Change some bytes of a file with messages, in the page cache and on the disk."""
+        files = {name: content for name, content in disk.contents.items() if RECORDS.fullmatch(name) and content.data}
+        if not files:
+            return
+        # The newest file of a queue is the last of its names.
+        newest = {name.partition(".diskqueue.")[0]: name for name in sorted(files)}
+        name = random.choice(random.choice((sorted(files), sorted(newest.values()))))
+        content, size = files[name], random.choice(SIZES)
+        position = random.choice((random.randrange(len(content.data)), _last_record(content.data)))
+        new = bytes(random.randrange(0x21, 0x100) for _ in range(size))  # a client cannot answer an id with a space
+        new = random.choice((bytes(size), new))[: len(content.data) - position]
+        self._forget(name, content)
+        content.data[position : position + size] = new
+        synced = bytearray(content.synced)
+        synced[position : position + size] = new[: max(len(synced) - position, 0)]
+        content.synced = bytes(synced)
+        self._note(f"{size} bytes at {position} of {name} are damaged")
+        self._damaged[name] = content, disk.contents.get(f"{name}.bad")
+
+    def _forget(self, name: str, content: Content) -> None:
+        """Do not demand the messages whose bodies are in a file any more."""
+        found = RECORDS.fullmatch(name)
+        assert found is not None
+        topic, _, channel = found[1].encode().partition(b":")
+        places = {channel, TOPIC} if channel else {*CHANNELS, TOPIC}  # those of the topic may be in any channel
+        for place in places:
+            owed = self._ledger.owed.get((topic, place), {})
+            for body in [body for body in owed if body in content.data]:
+                del owed[body]
+        for publish in self._ledger.unanswered:
+            if publish.topic == topic and any(body in content.data for body in publish.bodies):
+                publish.places -= places
+
+    def update(self, disk: Disk) -> None:
+        """Forget the messages in damaged files that are not used any more, or whose rest was set aside."""
+        for name, found in list(self._damaged.items()):
+            if (disk.contents.get(name), disk.contents.get(f"{name}.bad")) != found:
+                self._forget_all(name, disk)
+                del self._damaged[name]
+
+    def _forget_all(self, name: str, disk: Disk) -> None:
+        for content in (*self._damaged[name], disk.contents.get(f"{name}.bad")):
+            if content is not None:
+                self._forget(name, content)
+
+    def restart(self, before: Disk, disk: Disk) -> None:
+        """Forget those in all damaged files: the next start may not read them to their end."""
+        for name in list(self._damaged):
+            self._forget_all(name, before)
+            if name in disk.contents:
+                self._damaged[name] = disk.contents[name], disk.contents.get(f"{name}.bad")
+            else:
+                del self._damaged[name]

@@ -27,6 +27,7 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "SPLIT_SIZE": (("broker.http_api",), (1, 30)),
     "CLOCK_CHECK_COUNT": (("consumer.handling",), (1, 2)),
     "SEND_SIZE": (("http.server",), (1, 1_000)),
+    "OVERSHOOT": (("consumer.session",), (0, 1)),
 }
 """By the name of a constant: the modules that use it, and the values that plans give it."""
 

@@ -251,6 +251,7 @@ class _Drawing:
                 player = self._consumer(name, nodes, topic, channel)
                 random = self._random(f"{name}/more")
                 more, fates = draw_rare.consumer_options(random, self._features, player, f"dead-{number}")
+                more |= draw_rare.apart(self._random(f"{name}/apart"), player)
                 yield name, player | more | {"fates": player["fates"] + fates}
 
     def _producer(self, name: str, nodes: list[str]) -> dict[str, Any]:

@@ -56,6 +56,12 @@ def consumer_options(
     return options, fates
 
 
+def apart(random: Random, player: dict[str, Any]) -> dict[str, Any]:
+    """Return the option of a consumer whose handlers run in a task that outlives its block."""
+    has_tasks = player["mode"] not in ANSWERING and player["mode"] != "threads"
+    return {"apart": True} if has_tasks and random.random() < 0.4 else {}
+
+
 def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:
     """Yield the steps of a client that sends many commands at once."""
     for _ in range(random.choice((1, 2))):

@@ -83,6 +83,7 @@ class Network:
 
     Attributes:
         wires: makes the reader of each new connection of a host to an nsqd, for hosts whose bytes are read.
+        on_refused: called with the nsqd that has refused a connection of a host, for the same hosts.
     """
 
     def __init__(self, loop: Loop, seed: str, note: Callable[..., None], *, is_asyncio: bool) -> None:
@@ -90,6 +91,7 @@ class Network:
         self.is_asyncio = is_asyncio
         self.connections: list[Connection] = []
         self.wires: dict[str, Callable[[Stream], Wire]] = {}
+        self.on_refused: dict[str, Callable[[str], None]] = {}
         self._seed = seed
         self._note = note
         self._listeners: dict[tuple[str, int], Listener] = {}
@@ -127,6 +129,8 @@ class Network:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         listener = self._listeners.get((host, port))
         if listener is None or self._refused_until.get(host, 0.0) > loop.time():
+            if port == NSQD_PORT and client in self.on_refused:
+                self.on_refused[client](host)
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         connection = Connection(self, (client, host), port, random)
         self.connections.append(connection)

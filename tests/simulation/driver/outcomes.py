@@ -35,10 +35,12 @@ class Outcomes:
     Attributes:
         has_key_errors: the function for the keys of messages may raise, which counts as a failure of the handler.
         attempts_max: of the consumer; 0 for no limit.
+        ended_at: when the last handler, or ``giving_up``, has ended.
     """
 
     has_key_errors = False
     attempts_max = 0
+    ended_at = 0.0
 
     def __init__(self, world: World, name: str, find: Callable[[Message], Wire | None]) -> None:
         self._world = world
@@ -96,6 +98,7 @@ class Outcomes:
 
     def end(self, message: Message) -> None:
         """Record that a handler, or ``giving_up``, has ended in any way."""
+        self.ended_at = self._world.loop.time()
         wire = self._find(message) if message.time_left else None  # the connection may have its next delivery
         due = None if wire is None else wire.held[message.id]
         self._world.tasks.start_soon(self._check, message, wire, due)

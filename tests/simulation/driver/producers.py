@@ -217,6 +217,7 @@ class ProducerPlayer(Publisher):
                 **self.options,
             )
             self._tally = tally = ProducerTally(self.world, self.name, self.nodes)
+            tally.delay_max = producer.options.reconnect_delay_max
             async with producer:
                 self.producer, self.is_running = producer, True
                 await self._leave.wait()

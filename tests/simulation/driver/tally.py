@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -21,12 +21,22 @@ if TYPE_CHECKING:
     from tests.simulation.driver.world import World
 
 COUNTS: Final = ("received", "finished", "requeued", "touched", "refused")
+REFUSED_COUNT: Final = 20
+GROWN_COUNT: Final = 6
+"""Refused attempts to connect after which the delays have grown from 0.1 s to 3 s, the longest that plans have."""
+DELAY_SHARE: Final = 0.15
+"""The least share of the longest delay that the mean of ``REFUSED_COUNT`` has; it is lower once in a billion times."""
 SENT_AGAIN: Final = (b"E_BAD_MESSAGE", b"E_BAD_BODY")
 """Answers after which the messages of a batch are sent again one by one."""
 
 
 class _Tally:
-    """The connections of one life of a client to nsqds."""
+    """The connections of one life of a client to nsqds.
+
+    Attributes:
+        delay_max: the longest delay before another attempt to connect; 0 if attempts are not counted.
+        refused: the times of the attempts to connect that were refused since the last one that was not, by the nsqd.
+    """
 
     def __init__(self, world: World, name: str, nodes: list[str]) -> None:
         self.wires: list[tuple[Stream, Wire]] = []
@@ -34,12 +44,26 @@ class _Tally:
         self.name = name
         self._nodes = nodes
         self._begun = world.loop.time()
+        self.delay_max = 0.0
+        self.refused: defaultdict[str, list[float]] = defaultdict(list)
         world.network.wires[name] = self._make
+        world.network.on_refused[name] = self._on_refused
 
     def _make(self, stream: Stream) -> Wire:
         wire = Wire(self.world.loop.time, self.on_messages, self.on_answer)
         self.wires.append((stream, wire))
+        self.refused.pop(stream.remote_host, None)
         return wire
+
+    def _on_refused(self, node: str) -> None:
+        """Check that the delays between attempts to connect grow."""
+        times = self.refused[node]
+        times.append(self.world.loop.time())
+        if self.delay_max and len(times) > GROWN_COUNT + REFUSED_COUNT:
+            mean = (times[-1] - times[-1 - REFUSED_COUNT]) / REFUSED_COUNT
+            if mean < DELAY_SHARE * self.delay_max:
+                text = f"{self.name} dials {node} each {mean:.3f} seconds, and its longest delay is {self.delay_max:g}"
+                raise self.world.failed(Broken(36, text))
 
     def on_messages(self) -> None:
         """Do nothing."""

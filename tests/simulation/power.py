@@ -70,8 +70,8 @@ class World:
         has_damages = self._has_faults and durability == "fsync" and features.random() < 0.5
         self._damages = Damages(self.ledger, self._note) if has_damages else None
         if has_damages:  # the file that is read is often the one that is written
-            sizes = {"mem_queue_size": features.choice((0, 0, 2)), "max_bytes_per_file": features.choice((400, 2_000))}
-            self.options = attrs.evolve(self.options, **sizes)
+            count, size = features.choice((0, 0, 2)), features.choice((400, 2_000))
+            self.options = attrs.evolve(self.options, mem_queue_size=count, max_bytes_per_file=size)
         self._tell = tell
         self.disk = Disk(note=tell and self._note, clock=lambda: self.now_ns)
         self._rules = Rules(self.options, has_faults=self._has_faults)

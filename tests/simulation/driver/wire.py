@@ -64,7 +64,8 @@ class Wire:
         self._on_messages = on_messages
         self._on_answer = on_answer
         self._answered_at: dict[bytes, float] = {}
-        self._msg_timeout = math.inf
+        self._msg_timeout = self._max_msg_timeout = math.inf
+        self._touched_max: dict[bytes, float] = {}  # by id, the time beyond which no TOUCH keeps a message
         self._out = b""
         self._in = b""
         self._has_begun = self._is_closed = False
@@ -117,7 +118,8 @@ class Wire:
             self._answer("requeued", words[1])
         elif verb == b"TOUCH":
             self.counts["touched"] += 1
-            self.held[words[1]] = self._time() + self._msg_timeout
+            touched_until = self._time() + self._msg_timeout
+            self.held[words[1]] = min(touched_until, self._touched_max.get(words[1], math.inf))
         elif verb == b"RDY":
             self._on_ready(int(words[1]))
         elif verb in {b"SUB", b"CLS"}:
@@ -166,13 +168,14 @@ class Wire:
             # An answer that was under way when its message timed out is one to the next delivery.
             is_answered = now < self._answered_at.get(message_id, -math.inf) + UNDER_WAY
             self.held[message_id] = now if is_answered else now + self._msg_timeout
+            self._touched_max[message_id] = now + self._max_msg_timeout
         elif kind == ERROR:
             self._on_error(payload)
         elif payload == b"CLOSE_WAIT":
             self._is_closed = True
         elif payload.startswith(b"{"):
             answer = json.loads(payload)
-            self._msg_timeout = answer["msg_timeout"] / 1000
+            self._msg_timeout, self._max_msg_timeout = answer["msg_timeout"] / 1000, answer["max_msg_timeout"] / 1000
             self.is_read = not (answer["snappy"] or answer["deflate"])
         elif payload == b"OK" and self.sent:
             self._take_answer(None)

@@ -44,6 +44,7 @@ PLAYER_VERBS: Final = {
     ),
     "raw": frozenset(("send", "pipeline")),
     "partition": frozenset(("attempt", "kill", "stall")),
+    "auth server": frozenset(("kill", "start", "refuse", "answer")),
     "foreign": frozenset(("send", "close")),
 }
 LINK_VERBS: Final = frozenset(

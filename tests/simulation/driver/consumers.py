@@ -19,6 +19,7 @@ from nsqkit.errors import MessageError, OptionError, ProtocolError
 from tests.simulation.broken import Broken
 from tests.simulation.driver.closing import Closing
 from tests.simulation.driver.giving_up import Failure, GivingUp
+from tests.simulation.driver.grants import REFUSALS
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.outcomes import Outcomes
@@ -37,6 +38,7 @@ LONG: Final = 5.0
 """Seconds of a handler that hangs, also after the end of all faults; longer than most message timeouts."""
 ENOUGH: Final = 0.5
 """Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
+PERMANENT: Final = (ProtocolError, *REFUSALS)
 HTTP_PORT: Final = 4151
 
 
@@ -187,7 +189,7 @@ class ConsumerPlayer:
                 self._disconnect(consumer)
             case "connect wrong" if not self._leave.is_set() and self._nodes:
                 self._world.history.trouble(self._world.nodes, self._world.loop.time())
-                with suppress(ProtocolError):  # it has ended because of such an address
+                with suppress(*PERMANENT):  # it has ended because of such an address, or of its secret
                     consumer.connect_to_nsqd(f"{self._nodes[0]}:{HTTP_PORT}")
             case "connect" if not self._leave.is_set():
                 self._connect(consumer)
@@ -204,7 +206,7 @@ class ConsumerPlayer:
     def _connect(self, consumer: Consumer) -> None:
         assert self._tally is not None
         self._tally.refused.clear()  # the delays of an nsqd that was taken away begin anew
-        with suppress(ProtocolError):  # it has ended because of a wrong address
+        with suppress(*PERMANENT):  # it has ended because of a wrong address, or of its secret
             for lookupd in self.lookupds:
                 consumer.connect_to_lookupd(f"{lookupd}:4161")
             for node in self._nodes:
@@ -246,10 +248,12 @@ class ConsumerPlayer:
                 with anyio.CancelScope() as self._receiving:
                     await self._receive(consumer)
                 is_cancelled = self._receiving.cancelled_caught
-        except ProtocolError:
+        except PERMANENT as error:
             if not consumer.options.end_on_permanent_error:
                 raise
             self._world.reached.add("permanent error")
+            if isinstance(error, REFUSALS) and not self._leave.is_set():  # the next one may fail in the same way
+                self._how = {"for_us": 200_000}
             self._leave.set()
 
     async def _receive(self, consumer: Consumer) -> None:

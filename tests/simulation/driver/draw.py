@@ -12,6 +12,7 @@ from typing import Any, Final
 from tests.simulation import knobs
 from tests.simulation.driver import draw_rare
 from tests.simulation.driver.ailments import ailments
+from tests.simulation.driver.draw_auth import with_auth
 from tests.simulation.driver.raw import COMMANDS, MAGICS
 from tests.simulation.plan import Plan, Step
 
@@ -129,7 +130,8 @@ class _Drawing:
             steps += draw_rare.stopped_batch(random, "producer-1", list(nodes), self._topics)
         steps = draw_rare.near_publishes(self._random("near publishes"), steps)
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
-        return Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)
+        plan = Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)
+        return plan if self._haven else with_auth(self._random("auth"), plan, self._duration_us)
 
     def _some(self, random: Random, share: float = 0.5) -> bool:
         return random.random() < share

@@ -7,16 +7,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
 
 if TYPE_CHECKING:
+    from tests.simulation.driver.grants import Grants
+    from tests.simulation.driver.network import Loop
     from tests.simulation.driver.node import Broker
 
 CHECK_EACH: Final = 4
 """Idle moments between two checks."""
+LATE_MAX: Final = 0.05
+"""Seconds after its limit until a handshake has certainly ended."""
 
 
 class Idle:
@@ -24,10 +29,14 @@ class Idle:
 
     Args:
         nodes: the brokers.
+        grants: those of the auth servers.
+        loop: the time.
     """
 
-    def __init__(self, nodes: Iterable[Broker]) -> None:
+    def __init__(self, nodes: Iterable[Broker], grants: Grants, loop: Loop) -> None:
         self._nodes = nodes
+        self._grants = grants
+        self._loop = loop
         self._pumps: dict[Any, None] = {}
         self._timers: dict[Any, None] = {}
         self._count = 0
@@ -59,10 +68,24 @@ class Idle:
                 raise Broken(11, f"{type(machine).__name__} has output for {stream.remote_host}, and does not write it")
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
                 raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
+        self._grants.check_waiting()
         for timer in self._timers:
+            if isinstance(timer._timed, Connection):
+                self._check_handshake(timer._timed)
             due_ns = timer._timed.next_deadline()
             if due_ns is not None and due_ns < timer._armed_ns:
                 raise Broken(12, f"{type(timer._timed).__name__} has a deadline before that of its timer")
+
+    def _check_handshake(self, connection: Connection[Any]) -> None:
+        """Check that a handshake does not last longer than its limit, with the time for the answer to AUTH."""
+        session, pump = connection.session, connection._pump
+        if session is None or pump is None or session.is_open or session.ended:
+            return
+        stream: Any = pump._stream
+        options = connection._dialler.options
+        lasted, dial_max = self._loop.time() - stream.dialled_at, connection._dial_timeout_ns / 1e9
+        if lasted > dial_max + max(dial_max, options.read_timeout) + LATE_MAX:
+            raise Broken(28, f"the handshake with {connection.address} has lasted {lasted:.3f} seconds")
 
 
 def _noted(run: Callable[[Any], Awaitable[None]], running: dict[Any, None]) -> Callable[[Any], Awaitable[None]]:

@@ -150,7 +150,10 @@ class Network:
     async def connect(self, address: str, *, local_host: str | None = None) -> Stream:
         """As ``nsqkit.transport.tcp.connect``."""
         host, _, port = address.rpartition(":")
-        return await self.connect_tcp(host, int(port))
+        begun = self.loop.time()
+        stream = await self.connect_tcp(host, int(port))
+        stream.dialled_at = begun
+        return stream
 
     async def listen(self, address: str, *, paths: bool = True) -> Listener:
         """As ``nsqkit.transport.tcp.listen``."""

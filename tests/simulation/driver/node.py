@@ -13,6 +13,7 @@ from nsqkit.broker.server import STOP_TIMEOUT, Nsqd
 from nsqkit.clock import LoopClock
 from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Disk
+from tests.simulation.driver.auth_server import PORT
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.operations import OPERATIONS, Operator
 from tests.simulation.driver.pace import pass_time
@@ -28,6 +29,7 @@ BASE_NS: Final = 1_700_000_000 * 10**9
 CLOSING_TIME: Final = STOP_TIMEOUT / 2
 SLACK: Final = 1.0
 """Seconds that a stop may take beside its timeout: for threads, and for writing the messages."""
+OWN: Final = frozenset(("durability", "lookupds", "auth"))
 TROUBLES: Final = ("kill", "power cut", "stop", "fill disk", "fail disk", "slow disk")
 
 
@@ -44,6 +46,7 @@ class Broker:
     Attributes:
         nsqd: while it runs.
         disk: its data path; None if it keeps everything in memory.
+        auth_servers: the names of those that it asks.
     """
 
     def __init__(self, world: World, name: str, options: dict[str, Any], number: int) -> None:
@@ -62,6 +65,7 @@ class Broker:
         self._operator = Operator(world, self)
         self._disk_time = 0.0  # seconds that the operations of a slow disk may take in a stop
         self.is_wanted = False
+        self.auth_servers = [name for name in options.get("auth", ()) if name in world.plan.players]
 
     @property
     def address(self) -> str:
@@ -72,13 +76,14 @@ class Broker:
         return f"{self.name}:4151"
 
     def _broker_options(self) -> BrokerOptions:
-        values = {name: value for name, value in self._options.items() if name not in {"durability", "lookupds"}}
+        values = {name: value for name, value in self._options.items() if name not in OWN}
         return BrokerOptions(
             node_id=values.pop("node_id", self._number),
             tcp_address=self.address,
             http_address=self.http_address,
             broadcast_address=self.name,
             durability="fsync" if self.durability == "fsync" else "nsqd",
+            auth_http_addresses=tuple(f"{name}:{PORT}" for name in self.auth_servers),
             lookupd_tcp_addresses=tuple(f"{name}:4160" for name in self._options.get("lookupds", ())),
             **values,
         )

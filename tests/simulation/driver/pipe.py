@@ -133,9 +133,11 @@ class Stream(ByteStream):
 
     Attributes:
         wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
+        dialled_at: when a client of an nsqd began to connect.
     """
 
     wire: Wire | None = None
+    dialled_at = math.inf
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self._out = out

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 IDENTITY: Final = b'{"feature_negotiation": true, "heartbeat_interval": 30000}'
 BEGIN: Final = b"  V2IDENTIFY\n" + len(IDENTITY).to_bytes(4, "big") + IDENTITY
+SECRET: Final = b"secret"
+AUTH: Final = b"AUTH\n" + len(SECRET).to_bytes(4, "big") + SECRET
 SUBSCRIBE: Final = b"SUB raw pipeline#ephemeral\n"
 PUBLISH: Final = b"PUB raw\n\x00\x00\x00\x04body"
 FINISH: Final = b"FIN 0123456789abcdef\n"
@@ -32,8 +34,11 @@ class Pipeline:
         self._node = node
         count, every = values.get("count", 1), values.get("publish_every", 0)
         is_publish = [bool(every) and number % every == 0 for number in range(count)]
-        self._data = BEGIN + SUBSCRIBE + b"".join(PUBLISH if each else FINISH for each in is_publish)
-        self._expected = [b"{", b"OK", *(b"OK" if each else b"E_FIN_FAILED" for each in is_publish), b"OK"]
+        has_auth = bool(world.nodes[node].auth_servers)
+        self._data = BEGIN + AUTH * has_auth + SUBSCRIBE
+        self._data += b"".join(PUBLISH if each else FINISH for each in is_publish)
+        answers = [b"OK" if each else b"E_FIN_FAILED" for each in is_publish]
+        self._expected = [b"{", *[b"{"] * has_auth, b"OK", *answers, b"OK"]
         self._after = values.get("after_us", 0) / 1e6
         self._frames: list[bytes] = []
         self._stream: Stream | None = None

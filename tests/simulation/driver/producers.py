@@ -24,6 +24,7 @@ from nsqkit.producer.http_producer import HTTPProducer
 from nsqkit.producer.producer import Producer
 from nsqkit.producer.publisher import RETRIABLE
 from tests.simulation.broken import Broken, conclude
+from tests.simulation.driver.grants import REFUSALS
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
 from tests.simulation.driver.kept import check_acknowledged
 from tests.simulation.driver.network import HOST
@@ -138,6 +139,7 @@ class Publisher:
             world.history.end(publish, outcome)
             if outcome == OK:
                 check_acknowledged(world, publish)
+                self.check_granted(publish)
             lasted = world.loop.time() - publish.begun
             if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
@@ -168,6 +170,7 @@ class Publisher:
         """
         is_refused = isinstance(error, BrokerError) or (isinstance(error, RequestRefused) and error.status < 500)
         is_valid = not (self.world.may_refuse or self.world.has_disk_faults)
+        is_valid &= not (self.world.has_auth_faults and isinstance(error, REFUSALS))
         conclude(11, not (is_refused and is_valid), f"{publish.names} are valid, and were refused: {error!r}")
 
     def is_about_nsqd(self, error: NSQError) -> bool:
@@ -176,6 +179,9 @@ class Publisher:
 
     def check_error(self, publish: Publish, error: NSQError, step: Step) -> None:
         """Do nothing."""
+
+    def check_granted(self, publish: Publish) -> None:
+        """Do nothing: HTTP needs no grant."""
 
     def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         """Do nothing."""
@@ -302,6 +308,14 @@ class ProducerPlayer(Publisher):
         elif isinstance(error, NotConnected) and "linger" in self.options and self._tally.were_refused:
             has_waited = now >= publish.begun + self.options["connect_timeout"]  # it is sent again, on a new connection
             conclude(34, has_waited, f"{publish.names} failed with the messages that were sent together: {error!r}")
+
+    def check_granted(self, publish: Publish) -> None:
+        """Check that the producer had a grant.
+
+        Raises:
+            Broken: it had none.
+        """
+        self.world.grants.check_publish(publish, self.options.get("auth_secret", ""))
 
     def is_about_nsqd(self, error: NSQError) -> bool:
         """Return whether another nsqd might have accepted it; one that is too large ends the connection of others."""

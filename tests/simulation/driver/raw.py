@@ -14,7 +14,7 @@ import anyio
 from anyio import BrokenResourceError, EndOfStream
 
 from tests.simulation.driver.network import HOST
-from tests.simulation.driver.pipeline import Pipeline
+from tests.simulation.driver.pipeline import SECRET, Pipeline
 
 if TYPE_CHECKING:
     from tests.simulation.driver.pipe import Stream
@@ -45,7 +45,7 @@ COMMANDS: Final = (
     *(MPUB, b"MPUB raw\n" + _sized((7).to_bytes(4, "big")), b"DPUB raw 10\n" + _sized(b"body")),
     *(b"DPUB raw -1\n" + _sized(b"body"), b"PUB raw\n\xff\xff\xff\xff", b"PUB raw\n\x00\x00\x00\x09cut"),
     *(_identify(), _identify(heartbeat_interval=-1), _identify(heartbeat_interval=1), _identify(snappy=True)),
-    *(_identify(deflate=True), _identify(tls_v1=True), b"IDENTIFY\n" + _sized(b"{"), b"AUTH\n" + _sized(b"secret")),
+    *(_identify(deflate=True), _identify(tls_v1=True), b"IDENTIFY\n" + _sized(b"{"), b"AUTH\n" + _sized(SECRET)),
     *(b"SUB raw r\n", b"SUB raw r#ephemeral\n", b"SUB raw\n", b"SUB raw r\nRDY 5\n", b"SUB raw r\nRDY 1\nCLS\n"),
     *(b"HELLO\n", b"\n", b"\xff" * 300, b"x" * 9_000, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"),
 )

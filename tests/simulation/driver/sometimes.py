@@ -42,6 +42,9 @@ SOMETIMES: Final = {
     "refused": "a broker refused a publish",
     "no connection": "a publish found no connection in time, or no space",
     "timed out": "a publish had no answer in time",
+    "auth refused": "a broker refused a secret, or a command for the lack of a grant",
+    "grant renewed": "a command waited until a grant was renewed, and went on",
+    "handshake given up": "a client gave a handshake up while an auth server had not answered",
     "no broker": "a broker could not start because of its disk",
 }
 

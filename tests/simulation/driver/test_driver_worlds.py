@@ -76,6 +76,8 @@ def test_all_faults_loops_and_orders_occur():
     assert set(FAULTS) - {"clock"} | {"unanswered", "pipeline", "tombstone topic"} <= verbs.keys()
     assert any("dead_letters" in player for plan in plans for player in plan.players.values())
     assert any("relisting" in plan.options for plan in plans)
+    answers = {step.values["how"] for plan in plans for step in plan.steps if step.verb == "answer"}
+    assert {"hang", "slow", "error", "garbage", "cut", "grant"} == answers
     loops = Counter((plan.options["backend"], plan.options["order"]) for plan in plans)
     assert len(loops) == 4
 

@@ -173,8 +173,7 @@ class Wire:
             self._on_error(payload)
         elif payload == b"CLOSE_WAIT":
             self._is_closed = True
-        elif payload.startswith(b"{"):
-            answer = json.loads(payload)
+        elif payload.startswith(b"{") and "msg_timeout" in (answer := json.loads(payload)):  # not that to AUTH
             self._msg_timeout, self._max_msg_timeout = answer["msg_timeout"] / 1000, answer["max_msg_timeout"] / 1000
             self.is_read = not (answer["snappy"] or answer["deflate"])
         elif payload == b"OK" and self.sent:

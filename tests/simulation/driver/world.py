@@ -7,6 +7,7 @@ start again, and everything has to come to rest within ``REST_MAX`` seconds of v
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -14,10 +15,13 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
+from tests.simulation.auth.leaks import checked, listening, secret_of
 from tests.simulation.broken import Broken
 from tests.simulation.driver import asyncio_loop, trio_loop
+from tests.simulation.driver.auth_server import AuthServer
 from tests.simulation.driver.consumers import ConsumerPlayer
 from tests.simulation.driver.dead_letters import SUFFIX
+from tests.simulation.driver.grants import Grants
 from tests.simulation.driver.history import History
 from tests.simulation.driver.idle import Idle
 from tests.simulation.driver.kept import unnamed
@@ -45,12 +49,13 @@ POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 
-Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer
+Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer | AuthServer
 KINDS: Final[dict[str, Callable[..., Player]]] = {
     "producer": ProducerPlayer,
     "http producer": HTTPPlayer,
     "consumer": ConsumerPlayer,
     "raw": RawPlayer,
+    "auth server": AuthServer,
 }
 
 
@@ -65,6 +70,7 @@ class World:
         late_topics: those that publishes and consumers alone create.
         keeps_topics_empty: no message waits in its topic, unless its channels are deleted.
         keeps_delays: none waits there at all: one that does not fit in memory loses its delay there, as in nsqd.
+        has_auth_faults: auth servers fail, or grant less for a while.
         harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
         reached: the states of ``sometimes.py`` that it has reached.
         healed: set once all faults have ended.
@@ -86,7 +92,9 @@ class World:
         self.lookupds: dict[str, Lookupd] = {}
         self.players: dict[str, Player] = {}
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
-        self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
+        auth = {name for name, options in plan.players.items() if options["kind"] == "auth server"}
+        self.has_auth_faults = any(step.who in auth for step in plan.steps)
+        self.has_link_faults = self.has_auth_faults or any(step.verb in LINK_FAULTS for step in plan.steps)
         self.late_topics = frozenset(plan.options.get("late", ()))
         verbs = {step.verb for step in plan.steps}
         waits = plan.lookupds or self.late_topics or self.has_disk_faults or "pause topic" in verbs
@@ -96,7 +104,9 @@ class World:
         self.reached: set[str] = set()
         self.is_over = False
         self.may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
-        self._trace = trace
+        self._trace = checked(trace) if auth else trace
+        self._has_auth = bool(auth)
+        self.grants = Grants(self)
         self._errors: list[BaseException] = []
         self._begun = 0.0
 
@@ -111,6 +121,7 @@ class World:
 
     def watch_connection(self, address: str, error: Exception | None) -> None:
         """Record the end of a connection; with no fault in the world, none ends, but by a publish that is too large."""
+        self.grants.watch_error(address, error)
         is_over = self.is_over or self.tasks.cancel_scope.cancel_called
         if error is not None and not self.may_refuse and not self.history.trouble_count and not is_over:
             self.failed(Broken(25, f"the connection to {address} has ended: {error}"))
@@ -144,7 +155,7 @@ class World:
             except Exception as error:
                 errors.append(error)
 
-        with turned(options.get("knobs", {})):
+        with turned(options.get("knobs", {})), listening() if self._has_auth else nullcontext():
             loop = run(main, random)
         for error in errors:
             raise error
@@ -163,8 +174,8 @@ class World:
         self.threads = Threads(loop, plan.seed)
         self.healed, self.ended = anyio.Event(), anyio.Event()
         HOST.set("world")
-        idle = Idle(self.nodes.values())
-        with installed(self.network, self.threads), idle.watching():
+        idle = Idle(self.nodes.values(), self.grants, loop)
+        with installed(self.network, self.threads), idle.watching(), self.grants.watching():
             loop.pace.on_idle = idle.check
             async with anyio.create_task_group() as self.tasks:
                 for name, options in plan.lookupds.items():
@@ -208,6 +219,9 @@ class World:
             else:
                 self.lookupds[first].act(step)
         elif first in self.players:
+            if isinstance(self.players[first], AuthServer):
+                self.history.trouble(self.nodes, self.loop.time())
+                self.harmed.update(self.nodes)
             self.players[first].act(step)
 
     # ---- faults --------------------------------------------------------------------------------------------------
@@ -264,7 +278,7 @@ class World:
         self.healed.set()
         players = self.players.values()
         for player in players:
-            if isinstance(player, ConsumerPlayer):
+            if isinstance(player, ConsumerPlayer | AuthServer):
                 player.heal()
         self._add_sweepers()
         await self.until(28, CONNECT_MAX, self._unconnected)
@@ -288,8 +302,9 @@ class World:
         for node in self.nodes.values():
             node.stop()
             await node.wait_ended()
-        for lookupd in self.lookupds.values():
-            lookupd.end()
+        for server in (*self.lookupds.values(), *self.players.values()):
+            if isinstance(server, Lookupd | AuthServer):
+                server.end()
 
     def _add_sweepers(self) -> None:
         """Have a consumer on each channel without one."""
@@ -299,6 +314,7 @@ class World:
                 if (topic, channel) not in served:
                     name = f"sweeper-{topic}-{channel}"
                     options = {"topic": topic, "channel": channel, "nodes": list(self.nodes), "max_in_flight": 10}
+                    options |= {"auth_secret": secret_of("sweeper")} if self._has_auth else {}
                     self.players[name] = sweeper = ConsumerPlayer(self, name, options)
                     self.tasks.start_soon(sweeper.run)
 

@@ -38,6 +38,7 @@ class Closing:
             Broken: it needed more than its time; or, without a fault, it waited for answers though no handler ran: what
                 no handler has begun is requeued.
         """
+        self._world.note("%s has closed", self._name)
         now, timeout = self._world.loop.time(), self._close_timeout
         seconds = now - self._begun
         if seconds >= timeout:

@@ -15,11 +15,11 @@ import anyio
 
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
-from nsqkit.errors import MessageError, OptionError, ProtocolError
+from nsqkit.errors import MessageError, OptionError
 from tests.simulation.broken import Broken
 from tests.simulation.driver.closing import Closing
 from tests.simulation.driver.giving_up import Failure, GivingUp
-from tests.simulation.driver.grants import REFUSALS
+from tests.simulation.driver.grants import PERMANENT, REFUSALS
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.outcomes import Outcomes
@@ -38,7 +38,6 @@ LONG: Final = 5.0
 """Seconds of a handler that hangs, also after the end of all faults; longer than most message timeouts."""
 ENOUGH: Final = 0.5
 """Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
-PERMANENT: Final = (ProtocolError, *REFUSALS)
 HTTP_PORT: Final = 4151
 
 
@@ -136,7 +135,6 @@ class ConsumerPlayer:
         self._is_receiving = False
         if self.name in world.threads.abandoned:
             world.reached.add("leaves its threads")
-        world.note("%s has closed", self.name)
         closing.check(self._outcomes.ended_at, has_threads=self._mode == "threads")
         for message in self._answered_later:
             message.finish()  # its connection has ended, so this does nothing

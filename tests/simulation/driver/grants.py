@@ -27,6 +27,7 @@ LATE_MAX: Final = 10.0
 """Seconds in which it does with faults of the network or of a disk: a thread has to decode it."""
 ROUNDING: Final = 0.01
 REFUSALS: Final = (AuthFailed, Unauthorized)
+PERMANENT: Final = (ProtocolError, *REFUSALS)
 
 
 @attrs.frozen

@@ -81,7 +81,7 @@ class Batches:
             if self._max_wait:
                 await self._fill()
             if self._inbox:  # else its messages were requeued, or another receiver has taken them
-                return self._take()
+                return self.take()
 
     async def _fill(self) -> None:
         """Wait until the inbox has ``max_messages``, or no more can come in time."""
@@ -94,7 +94,8 @@ class Batches:
                     return
                 await arrival.wait()
 
-    def _take(self) -> Batch[Message]:
+    def take(self) -> Batch[Message]:
+        """Return the messages that wait, up to ``max_messages``, perhaps none."""
         inbox, limit = self._inbox, self._max_messages
         finish_all = self._subscription.finish_all
         if limit is None or len(inbox) <= limit:

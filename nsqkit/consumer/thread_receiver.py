@@ -3,10 +3,10 @@
     event loop   inbox ─▶ resolve ───┐             ┌──▶ FIN, once for many
     threads                          └─▶ taken ─▶ handled ─▶ finish
 
-A thread and the event loop synchronize once for many messages. A thread takes all waiting messages. The messages that
-threads have finished are collected, and once the event loop is woken, it checks for more every ``FINISH_DELAY`` until
-there are none. Messages that were taken for a thread that was interrupted, and messages that no thread has begun at the
-stop, are requeued.
+A thread and the event loop synchronize once for many messages. Of the messages that wait, each waiting thread gets one,
+and the others are taken for all threads. The messages that threads have finished are collected, and once the event loop
+is woken, it checks for more every ``FINISH_DELAY`` until there are none. Messages that were taken for a thread that was
+interrupted, and messages that no thread has begun at the stop, are requeued.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ T = TypeVar("T")
 FINISH_DELAY: Final = 0.001
 """Seconds for which a finished message may wait for others, unless its thread waits for messages meanwhile."""
 
+NEXT: Final = 0
+"""The maximum of a thread that waits for one message, where others may be taken for all threads."""
+
 
 class ThreadReceiver:
     """The messages of one consumer, for threads."""
@@ -61,11 +64,11 @@ class ThreadReceiver:
             message = take(self._taken)
             if message is None:
                 left = None if deadline_ns is None else max(deadline_ns - now_ns(), 0) / NS_PER_S
-                messages = self._receive(None, left)
+                messages = self._receive(NEXT, left)
                 if not messages:
                     return None
-                self._taken.extend(messages)
-            elif not message.is_answered:  # else it has timed out, or lost its connection
+                message = messages[0]
+            if not message.is_answered:  # else it has timed out, or lost its connection
                 return BlockingMessage(self, message)
 
     def take(self, max_messages: int | None, timeout: float | None) -> Batch[BlockingMessage]:
@@ -96,8 +99,11 @@ class ThreadReceiver:
 
         async def gather() -> None:
             messages: list[Message] = []
-            with move_on_after(self._subscription.check_entered(), timeout):
+            self._return_taken()
+            with move_on_after(self._subscription.check_entered(), timeout) as scope:
                 messages = await anext(batches, [])
+            if scope.cancelled_caught:  # perhaps while the batch was to be filled
+                messages = batches.take()
             result.resolve(None, messages)
 
         try:
@@ -183,16 +189,31 @@ class ThreadReceiver:
 
     def _distribute(self) -> None:
         inbox, waiting = self._subscription.core.inbox, self._waiting
+        takes = False
         while waiting and inbox:
             result = next(iter(waiting))
-            count = min(len(inbox), waiting.pop(result) or len(inbox))
+            limit = waiting.pop(result)
+            takes |= limit == NEXT
+            count = 1 if limit == NEXT else min(len(inbox), limit or len(inbox))
             result.resolve(None, [inbox.popleft() for _ in range(count)])
+        if takes:
+            self._taken.extend(inbox)
+            inbox.clear()
+
+    def _return_taken(self) -> None:
+        """Put messages that busy threads have left back into the inbox."""
+        left = []
+        while (message := take(self._taken)) is not None:  # threads take some meanwhile
+            if not message.is_answered:
+                left.append(message)
+        self._subscription.core.inbox.extendleft(reversed(left))
 
     def _on_wait(self, result: OneShot[list[Message]], max_messages: int | None) -> None:
         self._finish_all()
         if self._subscription.core.is_closing:
             self._end(result)
             return
+        self._return_taken()
         self._waiting[result] = max_messages
         self._distribute()
 

@@ -133,6 +133,12 @@ def test_receive_batch_returns_batch_or_empty_after_timeout(consumer, nsqd, max_
     assert consumer.receive_batch(10, max_wait, timeout=WAIT_LIMIT)
 
 
+def test_receive_batch_returns_messages_that_wait_at_its_timeout(consumer, nsqd):
+    fill(nsqd, b"1")
+    until(lambda: consumer.stats().waiting == 1)
+    assert [message.body for message in consumer.receive_batch(10, 60.0, timeout=0.01)] == [b"1"]
+
+
 def test_invalid_batch_limits_are_refused(consumer):
     for limits in ((0, 0.0), (None, 1.0)):
         with pytest.raises(OptionError):

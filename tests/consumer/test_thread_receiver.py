@@ -52,6 +52,23 @@ def test_threads_are_served_in_order(consumer, receiver, producer):
     assert [future.result(WAIT_LIMIT)[0].body for future in waiting] == [b"0", b"1", b"2"]
 
 
+def test_threads_that_wait_share_messages_that_arrive_together(consumer, receiver, producer):
+    consumer.wait_connected()
+    waiting = [start(receiver.next) for _ in range(2)]
+    until(partial(has_waiting, receiver, 2))
+    producer.multi_publish("t", [b"x"] * 3)
+    assert all(future.result(WAIT_LIMIT) is not None for future in waiting)
+    assert receiver.next(WAIT_LIMIT) is not None
+
+
+@pytest.mark.parametrize("max_wait", [0.0, 60.0])
+def test_batch_has_the_messages_that_a_busy_thread_has_left(consumer, receiver, producer, max_wait):
+    producer.multi_publish("t", [b"x"] * 3)
+    until(lambda: consumer.stats().waiting == 3)
+    assert receiver.next(WAIT_LIMIT) is not None
+    assert len(consumer.receive_batch(2, max_wait, timeout=WAIT_LIMIT)) == 2
+
+
 def test_thread_after_its_timeout_gets_no_messages(receiver, producer, consumer):
     assert receiver.take(None, 0.01) == []
     assert not receiver._waiting

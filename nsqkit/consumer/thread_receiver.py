@@ -47,6 +47,7 @@ class ThreadReceiver:
         self._loop_client = loop_client
         self._subscription = loop_client.client.subscription
         self._waiting: dict[OneShot[list[Message]], int | None] = {}  # threads, each with its maximum
+        self._gathering_count = 0  # threads that wait for a batch to be filled from the inbox
         self._taken: deque[Message] = deque()
         self._finished: deque[Message] = deque()
         self._is_finishing = False
@@ -100,8 +101,12 @@ class ThreadReceiver:
         async def gather() -> None:
             messages: list[Message] = []
             self._return_taken()
-            with move_on_after(self._subscription.check_entered(), timeout) as scope:
-                messages = await anext(batches, [])
+            self._gathering_count += 1
+            try:
+                with move_on_after(self._subscription.check_entered(), timeout) as scope:
+                    messages = await anext(batches, [])
+            finally:
+                self._gathering_count -= 1
             if scope.cancelled_caught:  # perhaps while the batch was to be filled
                 messages = batches.take()
             result.resolve(None, messages)
@@ -196,7 +201,7 @@ class ThreadReceiver:
             takes |= limit == NEXT
             count = 1 if limit == NEXT else min(len(inbox), limit or len(inbox))
             result.resolve(None, [inbox.popleft() for _ in range(count)])
-        if takes:
+        if takes and not self._gathering_count:
             self._taken.extend(inbox)
             inbox.clear()
 

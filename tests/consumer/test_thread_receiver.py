@@ -69,6 +69,17 @@ def test_batch_has_the_messages_that_a_busy_thread_has_left(consumer, receiver, 
     assert len(consumer.receive_batch(2, max_wait, timeout=WAIT_LIMIT)) == 2
 
 
+def test_thread_that_fills_a_batch_gets_messages_though_another_is_busy(consumer, receiver, producer):
+    consumer.wait_connected()
+    batch = start(partial(consumer.receive_batch, 2, 0.01, timeout=WAIT_LIMIT))
+    until(lambda: consumer._opened()._task_count == 2)
+    message = start(receiver.next)
+    until(partial(has_waiting, receiver, 1))
+    producer.multi_publish("t", [b"x"] * 3)
+    assert message.result(WAIT_LIMIT) is not None
+    assert len(batch.result(WAIT_LIMIT)) == 2
+
+
 def test_thread_after_its_timeout_gets_no_messages(receiver, producer, consumer):
     assert receiver.take(None, 0.01) == []
     assert not receiver._waiting

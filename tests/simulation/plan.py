@@ -36,6 +36,8 @@ LOOKUPD_VERBS: Final = frozenset(
 PLAYER_VERBS: Final = {
     "producer": frozenset(("connect", "publish", "cancel", "leave")),
     "http producer": frozenset(("publish", "cancel")),
+    "thread producer": frozenset(("publish", "leave")),
+    "thread consumer": frozenset(("connect", "max in flight", "pause", "resume", "leave", "disconnect")),
     "consumer": frozenset(
         (
             *("connect", "connect wrong", "receive again", "handle", "max in flight"),

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation import knobs
-from tests.simulation.driver import draw_rare
+from tests.simulation.driver import draw_rare, draw_threads
 from tests.simulation.driver.ailments import ailments
 from tests.simulation.driver.draw_auth import with_auth
 from tests.simulation.driver.raw import COMMANDS, MAGICS
@@ -35,7 +35,7 @@ LATE_TOPICS: Final = ("v", "w")
 
 def draw(seed: int) -> Plan:
     """Return the plan of a seed."""
-    return _Drawing(str(seed)).plan()
+    return draw_threads.with_threads(_Drawing(str(seed)).plan())
 
 
 class _Drawing:

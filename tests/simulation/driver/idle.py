@@ -64,7 +64,8 @@ class Idle:
                 raise Broken(27, f"{node.name} has messages to deliver, or output, and does nothing")
         for pump in self._pumps:
             machine, stream = pump._machine, pump._stream
-            if machine.has_output and not (machine.ended or stream.is_over or stream.is_blocked):
+            is_blocked = stream.is_blocked or stream.is_detached
+            if machine.has_output and not (machine.ended or stream.is_over or is_blocked):
                 raise Broken(11, f"{type(machine).__name__} has output for {stream.remote_host}, and does not write it")
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
                 raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")

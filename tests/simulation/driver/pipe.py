@@ -134,10 +134,12 @@ class Stream(ByteStream):
     Attributes:
         wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
         dialled_at: when a client of an nsqd began to connect.
+        is_detached: a thread has the connection.
     """
 
     wire: Wire | None = None
     dialled_at = math.inf
+    is_detached = False
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self._out = out
@@ -176,6 +178,10 @@ class Stream(ByteStream):
     def local_address(self) -> str:
         """``host:port`` of this end."""
         return "{}:{}".format(*self._addresses[SocketAttribute.local_address])
+
+    @property
+    def local_port(self) -> int:
+        return int(self._addresses[SocketAttribute.local_address][1])
 
     @property
     def is_blocked(self) -> bool:
@@ -302,6 +308,7 @@ class PushingStream(Stream, PushStream):
         self.is_writable = True
         self.send_nowait = self._send_nowait
         self._is_reading = True
+        self.on_detached_change: Callable[[], object] = lambda: None
         self._on_data: Callable[[bytes], None] | None = None
         self._on_end: Callable[[], None] | None = None
 
@@ -325,9 +332,14 @@ class PushingStream(Stream, PushStream):
     def on_room(self) -> None:
         self.is_writable = not self.is_over
         super().on_room()
+        if self.is_detached:
+            self.on_detached_change()
 
     def _on_input(self) -> None:
         super()._on_input()
+        if self.is_detached:
+            self.on_detached_change()
+            return
         if self._error is not None:
             self._is_reading = True
         self._pass_on()
@@ -341,17 +353,14 @@ class PushingStream(Stream, PushStream):
         self._is_reading = False
 
     def resume_reading(self) -> None:
+        self.is_detached = False
         if not self._is_reading:
             self._is_reading = True
             self._pass_on()
 
     def _pass_on(self) -> None:
         while self._chunks and self._on_data is not None and self._is_reading:
-            data = self._chunks.popleft()
-            self._into.read(len(data))
-            if self.wire is not None:
-                self.wire.receive(data)
-            self._on_data(data)
+            self._on_data(self._take())
         if self._at_end and self._on_end is not None and not self._chunks:
             on_end, self._on_end = self._on_end, None
             if self.wire is not None:
@@ -362,8 +371,43 @@ class PushingStream(Stream, PushStream):
     def unsent_size(self) -> int:
         return max(self._out.size - CAPACITY, 0)
 
+    def _take(self) -> bytes:
+        data = self._chunks.popleft()
+        self._into.read(len(data))
+        if self.wire is not None:
+            self.wire.receive(data)
+        return data
+
     def detach(self) -> int | None:
-        return None
+        if self._chunks or self._at_end or self.is_over or not (self._is_reading and self.is_writable):
+            return None
+        self._is_reading, self.is_detached = False, True
+        return self.local_port
+
+    # ---- while it is detached, as a socket that does not block -----------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """The bytes that the kernel would take; one if it would refuse them with an error."""
+        return 1 if self.is_over else CAPACITY - self._out.size
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self._chunks) or self._at_end or self.is_over
+
+    def send_detached(self, data: bytes) -> None:
+        if self.is_over:
+            raise ConnectionResetError
+        self._send_nowait(data)
+
+    def receive_detached(self) -> bytes:
+        if self._chunks:
+            return self._take()
+        if self._error is not None:
+            raise ConnectionResetError
+        if self._at_end:
+            return b""
+        raise BlockingIOError
 
     def abort(self) -> None:
         self._on_data = self._on_end = None

@@ -291,10 +291,7 @@ class ProducerPlayer(Publisher):
         """
         if self._tally is None:
             return
-        if isinstance(error, ConnectionLost):
-            conclude(35, self._tally.was_sent(publish), f"{publish.names} were not sent: {error!r}")
-        if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
-            conclude(2, not self._tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
+        self.check_sent(self._tally, publish, error)
         if isinstance(error, RETRIABLE) and not isinstance(error, MAYBE_SENT) and self._is_always_connected:
             lasted = self.world.loop.time() - publish.begun  # it had to wait for no connection
             is_soon = lasted < self.options["connect_timeout"]
@@ -316,6 +313,14 @@ class ProducerPlayer(Publisher):
             Broken: it had none.
         """
         self.world.grants.check_publish(publish, self.options.get("auth_secret", ""))
+
+    @staticmethod
+    def check_sent(tally: ProducerTally, publish: Publish, error: NSQError) -> None:
+        """Check that an error says whether a publish may have arrived."""
+        if isinstance(error, ConnectionLost):
+            conclude(35, tally.was_sent(publish), f"{publish.names} were not sent: {error!r}")
+        if isinstance(error, (*RETRIABLE, *NOT_SENT)) and not isinstance(error, MAYBE_SENT):
+            conclude(2, not tally.may_have_arrived(publish), f"{publish.names} may have arrived: {error!r}")
 
     def is_about_nsqd(self, error: NSQError) -> bool:
         """Return whether another nsqd might have accepted it; one that is too large ends the connection of others."""

@@ -24,6 +24,7 @@ SOMETIMES: Final = {
     "cancelled at its timeout": "a handler was cancelled when its message had timed out",
     "cancelled by a stop": "a handler was cancelled because its consumer was stopped",
     "raises at its last attempt": "giving_up was called with a message",
+    "given up in a thread": "giving_up was called with a message of a thread",
     "giving_up raises": "giving_up raised, and the message was requeued",
     "dead letter": "a dead letter was acknowledged",
     "no dead letter": "the publish of a dead letter failed, and its message was requeued",

@@ -69,6 +69,7 @@ class Wire:
         self._out = b""
         self._in = b""
         self._has_begun = self._is_closed = False
+        self._early: bytes | None = None  # the refusal of a publish of which a part was sent
 
     def held_count(self, now: float, late_since: float, late_at: float) -> int:
         """Return how many messages have certainly not timed out, where bytes were late between two times."""
@@ -112,6 +113,9 @@ class Wire:
         verb = words[0]
         if verb in PUBLISHES:
             self.sent.append(list(_bodies(body)) if verb == b"MPUB" else [body])
+            if self._early is not None:
+                self._take_answer(self._early)
+                self._early = None
         elif verb == b"FIN" and words[1] != BARRIER_ID:
             self._answer("finished", words[1])
         elif verb == b"REQ":
@@ -187,6 +191,8 @@ class Wire:
                 self.counts[count] -= 1
         elif count is None and self.sent:
             self._take_answer(payload)
+        elif count is None and self.has_part:
+            self._early = payload
 
     def _take_answer(self, error: bytes | None) -> None:
         self.answered.append((self.sent.popleft(), error))

@@ -7,7 +7,7 @@ start again, and everything has to come to rest within ``REST_MAX`` seconds of v
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -15,10 +15,12 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
+from nsqkit.loop_thread import PortalProvider
 from tests.simulation.auth.leaks import checked, listening, secret_of
 from tests.simulation.broken import Broken
-from tests.simulation.driver import asyncio_loop, trio_loop
+from tests.simulation.driver import asyncio_loop, baton, trio_loop
 from tests.simulation.driver.auth_server import AuthServer
+from tests.simulation.driver.baton_seams import batoned
 from tests.simulation.driver.consumers import ConsumerPlayer
 from tests.simulation.driver.dead_letters import SUFFIX
 from tests.simulation.driver.grants import Grants
@@ -34,6 +36,8 @@ from tests.simulation.driver.raw import RawPlayer
 from tests.simulation.driver.reconfiguring import reconfigure
 from tests.simulation.driver.relisting import relist
 from tests.simulation.driver.seams import Threads, installed
+from tests.simulation.driver.thread_consumers import ThreadConsumerPlayer
+from tests.simulation.driver.thread_producers import ThreadProducerPlayer
 from tests.simulation.knobs import turned
 from tests.simulation.plan import Plan, Step
 
@@ -54,6 +58,8 @@ KINDS: Final[dict[str, Callable[..., Player]]] = {
     "producer": ProducerPlayer,
     "http producer": HTTPPlayer,
     "consumer": ConsumerPlayer,
+    "thread producer": ThreadProducerPlayer,
+    "thread consumer": ThreadConsumerPlayer,
     "raw": RawPlayer,
     "auth server": AuthServer,
 }
@@ -73,6 +79,8 @@ class World:
         has_auth_faults: auth servers fail, or grant less for a while.
         harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
         reached: the states of ``sometimes.py`` that it has reached.
+        user_threads: those that use clients without ``await``.
+        providers: of the event loop of each host with such a client.
         healed: set once all faults have ended.
         ended: set once all is at rest.
     """
@@ -80,6 +88,8 @@ class World:
     tasks: TaskGroup
     network: Network
     threads: Threads
+    user_threads: baton.Threads
+    providers: dict[str, PortalProvider]
     healed: anyio.Event
     ended: anyio.Event
     _scope: anyio.CancelScope
@@ -175,9 +185,12 @@ class World:
         self.healed, self.ended = anyio.Event(), anyio.Event()
         HOST.set("world")
         idle = Idle(self.nodes.values(), self.grants, loop)
-        with installed(self.network, self.threads), idle.watching(), self.grants.watching():
+        with installed(self.network, self.threads), idle.watching(), self.grants.watching(), ExitStack() as stack:
             loop.pace.on_idle = idle.check
             async with anyio.create_task_group() as self.tasks:
+                self.user_threads = baton.Threads(self.tasks, plan.seed, plan.options.get("interrupted_lines", 0.0))
+                if any("threads" in options for options in plan.players.values()):
+                    self.providers = stack.enter_context(batoned(self.user_threads, self.network))
                 for name, options in plan.lookupds.items():
                     self.lookupds[name] = Lookupd(self, name, options)
                 for number, (name, options) in enumerate(plan.nodes.items()):

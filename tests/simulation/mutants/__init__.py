@@ -9,9 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.mutants import auth, auth_tasks, broker, clients, disk, driver, lookup, publishes, rules, spark
+from tests.simulation.mutants import (
+    auth,
+    auth_tasks,
+    broker,
+    clients,
+    disk,
+    driver,
+    lookup,
+    publishes,
+    rules,
+    spark,
+    threads,
+)
 
 MUTANTS: Final = (
     *(*broker.MUTANTS, *disk.MUTANTS, *clients.MUTANTS, *driver.MUTANTS, *lookup.MUTANTS, *rules.MUTANTS),
-    *(*spark.MUTANTS, *auth.MUTANTS, *auth_tasks.MUTANTS, *publishes.MUTANTS),
+    *(*spark.MUTANTS, *auth.MUTANTS, *auth_tasks.MUTANTS, *publishes.MUTANTS, *threads.MUTANTS),
 )

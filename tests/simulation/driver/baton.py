@@ -1,0 +1,323 @@
+"""The threads of a world: real ones, of which one runs at any moment, as a baton is passed on where they wait.
+
+Each thread has a task of the event loop, its companion. While the thread runs, the companion and with it the loop
+stand still. Where the thread waits, it gives the companion something to await, and the loop runs. So the order of tasks
+is also that of threads, time is that of the loop, and a world ends its threads by the end of their companions.
+
+    thread    ── runs ──▶ ask ······················▶ runs ──▶
+    companion ············· await, as all tasks ──▶ ··········
+
+A thread can also lose the baton between two lines of the modules that threads share: ``share`` says how often.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from functools import partial
+from random import Random
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nsqkit.consumer import batches, blocking_message, thread_receiver
+from nsqkit.consumer import blocking as blocking_consumer
+from nsqkit.loop_thread import blocking_client, loop_client, one_shot, provider, waker
+from nsqkit.producer import blocking as blocking_producer
+from nsqkit.producer import thread_lease
+from tests.simulation.driver.network import HOST
+from tests.simulation.driver.pace import pass_time
+
+T = TypeVar("T")
+
+DELAYS: Final = (0.0, 0.0, 0.0002, 0.003)
+"""Seconds until a thread that could run does so."""
+
+SHARED: Final = frozenset(
+    module.__file__
+    for module in (
+        *(batches, blocking_message, thread_receiver, blocking_consumer, blocking_producer, thread_lease),
+        *(blocking_client, loop_client, one_shot, provider, waker),
+    )
+)
+"""The files in which a thread can lose the baton between two lines."""
+
+_local = threading.local()
+
+
+class Ended(BaseException):
+    """The world has ended; raised in a thread where it waits."""
+
+
+class Threads:
+    """The threads of a world.
+
+    Args:
+        tasks: those of the world.
+        seed: begins the names of random generators.
+        share: the part of the lines of ``SHARED`` before which a thread loses the baton.
+    """
+
+    def __init__(self, tasks: TaskGroup, seed: str, share: float) -> None:
+        self.tasks = tasks
+        self.share = share
+        self._seed = seed
+        self._counts: dict[str, int] = {}
+
+    def random(self, name: str) -> Random:
+        """Return another random generator of the present host."""
+        key = f"{HOST.get()}/{name}"
+        number = self._counts[key] = self._counts.get(key, 0) + 1
+        return Random(f"{self._seed}/{key}/{number}")
+
+    async def run(self, function: Callable[[], T], name: str) -> T:
+        """Run a function in a thread, whose companion is the present task, and return its result."""
+        return await _Thread(self, name).run(function)
+
+
+class _Thread:
+    def __init__(self, threads: Threads, name: str) -> None:
+        self.threads = threads
+        self._random = threads.random(name)
+        self._share = threads.share
+        self._name = name
+        self._baton, self._companions_baton = threading.Lock(), threading.Lock()
+        self._baton.acquire()
+        self._companions_baton.acquire()
+        self._request: Callable[[], Awaitable[object]] | None = None
+        self._answer: Any = None
+        self._error: BaseException | None = None
+        self._is_ending = False
+
+    # ---- in the companion ------------------------------------------------------------------------------------------
+
+    async def run(self, function: Callable[[], T]) -> T:
+        target = partial(contextvars.copy_context().run, self._work, function)
+        thread = threading.Thread(target=target, name=self._name, daemon=True)
+        thread.start()
+        self._companions_baton.acquire()
+        cancellation: BaseException | None = None
+        while (request := self._request) is not None:
+            self._request = self._error = None
+            try:
+                self._answer = await request()
+            except Exception as error:
+                self._error = error
+            except BaseException as error:
+                cancellation, self._is_ending = error, True
+            self._baton.release()
+            self._companions_baton.acquire()
+        thread.join()
+        if cancellation is not None:
+            raise cancellation
+        if self._error is not None:
+            raise self._error
+        result: T = self._answer
+        return result
+
+    async def hop(self) -> None:
+        """Let others run."""
+        await hop(self._random)
+
+    # ---- in the thread ---------------------------------------------------------------------------------------------
+
+    def _work(self, function: Callable[[], object]) -> None:
+        _local.thread = self
+        if self._share:
+            sys.settrace(self._trace)
+        try:
+            self._answer, self._error = function(), None
+        except BaseException as error:
+            self._error = error
+        finally:
+            sys.settrace(None)
+        self._request = None
+        self._companions_baton.release()
+
+    def ask(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Await something in the companion, and return its result or raise its error."""
+        if not self._is_ending:
+            self._request = request
+            self._companions_baton.release()
+            self._baton.acquire()
+        if self._is_ending:
+            raise Ended
+        error, answer, self._answer, self._error = self._error, self._answer, None, None
+        if error is not None:
+            raise error
+        result: T = answer
+        return result
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self._trace_line if frame.f_code.co_filename in SHARED else None
+
+    def _trace_line(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line" and self._random.random() < self._share:
+            self.ask(self.hop)
+        return self._trace_line
+
+
+async def hop(random: Random) -> None:
+    """Let others run for some turns of the loop, or a short time."""
+    if delay := random.choice(DELAYS):
+        await pass_time(delay)
+        return
+    for _ in range(random.choice((0, 1, 3))):
+        await anyio.lowlevel.checkpoint()
+
+
+# ---- for the code that runs in threads -----------------------------------------------------------------------------
+
+
+def _present() -> _Thread:
+    thread: _Thread | None = getattr(_local, "thread", None)
+    if thread is None:
+        raise AssertionError("the event loop would wait for a thread")
+    return thread
+
+
+def present_threads() -> Threads:
+    """Return those of the world of the present thread."""
+    return _present().threads
+
+
+def ask(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Await an async function in the event loop, while this thread waits; return its result or raise its error."""
+    return _present().ask(partial(function, *args))
+
+
+def call(function: Callable[..., T], *args: Any) -> T:
+    """Call a function in the thread of the event loop, while nothing else runs."""
+    if getattr(_local, "thread", None) is None:
+        return function(*args)
+
+    async def work() -> T:
+        return function(*args)
+
+    return _present().ask(work)
+
+
+def run_soon(function: Callable[..., T], *args: Any, token: object = None) -> T:
+    """As ``anyio.from_thread.run_sync``; call it at once in the thread of the event loop."""
+    if getattr(_local, "thread", None) is None:
+        return function(*args)
+
+    thread = _present()
+
+    async def work() -> T:
+        await thread.hop()
+        return function(*args)
+
+    return thread.ask(work)
+
+
+class Waiters:
+    """The threads that wait for one thing."""
+
+    def __init__(self) -> None:
+        self._events: list[anyio.Event] = []
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for ``wake``; return False after ``timeout`` seconds."""
+        return ask(self._wait, timeout, _present().hop)
+
+    async def _wait(self, timeout: float | None, hop: Callable[[], Awaitable[None]]) -> bool:
+        event = anyio.Event()
+        self._events.append(event)
+        try:
+            with anyio.move_on_after(timeout):
+                await event.wait()
+        finally:
+            self._events.remove(event)
+        is_woken = event.is_set()
+        await hop()  # what it waits for may also come after its timeout, and before it runs
+        return is_woken
+
+    def wake(self) -> None:
+        """Wake all of them."""
+        if self._events:
+            call(self._set)
+
+    def _set(self) -> None:
+        for event in self._events:
+            event.set()
+
+
+class Lock:
+    """As ``threading.Lock``."""
+
+    def __init__(self) -> None:
+        self._is_locked = False
+        self._waiters = Waiters()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        while self._is_locked:
+            if not blocking or not self._waiters.wait(None if timeout < 0 else timeout):
+                return False
+        self._is_locked = True
+        return True
+
+    def release(self) -> None:
+        self._is_locked = False
+        self._waiters.wake()
+
+    def locked(self) -> bool:
+        return self._is_locked
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+
+class _Condition:
+    """The condition of a future, whose own code is never interrupted."""
+
+    def __init__(self) -> None:
+        waiters = Waiters()
+        self.wait = waiters.wait
+        self.notify_all = waiters.wake
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Do nothing."""
+
+
+class BatonFuture(Future[T]):
+    """As its base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition: Any = _Condition()
+
+
+class Thread:
+    """As ``threading.Thread``; ``ident`` is that of the event loop, since nsqkit starts no others."""
+
+    def __init__(self, *, target: Callable[..., object], args: Any = (), name: str, daemon: bool) -> None:
+        self.ident: int | None = None
+        self._function = partial(target, *args)
+        self._name = name
+        self._has_ended = False
+        self._waiters = Waiters()
+
+    def start(self) -> None:
+        call(present_threads().tasks.start_soon, self._run, present_threads())
+
+    async def _run(self, threads: Threads) -> None:
+        self.ident = threading.get_ident()
+        await threads.run(self._function, self._name)
+        self._has_ended = True
+        self._waiters.wake()
+
+    def join(self) -> None:
+        while not self._has_ended:
+            self._waiters.wait(None)

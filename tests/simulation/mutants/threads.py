@@ -1,0 +1,97 @@
+"""Mutants of the clients that threads use without ``await``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        "a receive that has timed out takes the next message",
+        "a message waits until its timeout although a thread receives",
+        "consumer/thread_receiver.py",
+        "            del self._waiting[result]\n            result.resolve(None, [])",
+        "            result.resolve(None, [])",
+        size="driver",
+        plan="timed-out-receive",
+        breaks=(27,),
+    ),
+    Mutant(
+        "a batch whose messages were taken back is returned empty",
+        "a loop over batches ends, and the program stops consuming",
+        "consumer/batches.py",
+        """            if self._inbox:  # else its messages were requeued, or another receiver has taken them
+                return self.take()""",
+        "            return self.take()",
+        size="driver",
+        plan="batch-whose-messages-are-gone",
+        breaks=(27,),
+    ),
+    Mutant(
+        "the first of several waiting threads gets all messages",
+        "threads wait while another one is busy and has the messages",
+        "consumer/thread_receiver.py",
+        "count = 1 if limit == NEXT else min(len(inbox), limit or len(inbox))",
+        "count = min(len(inbox), limit or len(inbox))",
+        size="driver",
+        plan="messages-for-two-threads",
+        breaks=(27,),
+    ),
+    Mutant(
+        "bytes that a lease has not sent are lost",
+        "a connection is lost after a thread published while its nsqd was slow",
+        "producer/thread_lease.py",
+        "connection.attach(self._unsent)",
+        "connection.attach()",
+        size="driver",
+        plan="lease-that-ends-with-unsent-bytes",
+        breaks=(34,),
+    ),
+    Mutant(
+        "calls that wait at the end of a client get no error",
+        "threads that publish while another one closes the producer wait for ever",
+        "loop_thread/loop_client.py",
+        """            self._is_open = False
+            self._refuse_all()
+""",
+        """            self._is_open = False
+""",
+        size="driver",
+        plan="calls-that-wait-at-the-end",
+        breaks=(30,),
+    ),
+    Mutant(
+        "a thread that waits for messages after a stop is not told of it",
+        "a program does not end",
+        "consumer/thread_receiver.py",
+        """        if self._subscription.core.is_closing:
+            self._end(result)
+            return
+""",
+        "",
+        size="driver",
+        plan="receive-behind-a-stop",
+        breaks=(30,),
+    ),
+    Mutant(
+        "a publish of a thread that has failed is sent again",
+        "messages arrive twice without publish_attempts",
+        "producer/blocking.py",
+        "            except (WouldWait, NotConnected):",
+        "            except Exception:",
+        size="driver",
+        plan="lost-publish-of-a-thread",
+        breaks=(2,),
+    ),
+    Mutant(
+        "a thread waits for an answer that it has",
+        "a call that is answered at once never returns",
+        "loop_thread/one_shot.py",
+        "if not self.is_answered and lock.acquire(timeout=timeout):",
+        "if lock.acquire(timeout=timeout):",
+        size="driver",
+        plan="answer-before-a-thread-waits",
+        breaks=(30,),
+    ),
+)

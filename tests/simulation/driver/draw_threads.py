@@ -11,12 +11,19 @@ import attrs
 from tests.simulation.plan import Plan, Step
 
 SHARE: Final = 0.125
+"""The part of the worlds that have threads."""
 WAYS: Final = ("iterate", "receive", "receive soon", "receive soon", "batches", "receive batch", "run", "run threads")
-LEFT_OUT: Final = frozenset(("confirms", "dead_letters", "end_on_permanent_error", "giving_up", "hook_fails", "mode"))
-LEFT_OUT_TOO: Final = frozenset(("run", "thread_us"))
+LEFT_OUT: Final = frozenset(
+    (
+        *("confirms", "dead_letters", "end_on_permanent_error", "giving_up"),
+        *("hook_fails", "mode", "run", "thread_us"),
+    )
+)
+"""Options of a consumer that its threads do not use."""
 UNLEASED: Final = frozenset(("linger", "max_outstanding_bytes", "policy", "publish_attempts", "publish_timeout"))
 """Options of a producer with which no thread leases its connection."""
 LEFT_OUT_STEPS: Final = frozenset(("cancel", "connect wrong", "receive again"))
+"""Steps that no thread can do, and one that ends a consumer by an error."""
 
 
 def with_threads(plan: Plan) -> Plan:
@@ -50,7 +57,7 @@ def _threaded(random: Random, player: dict[str, Any], *, is_alone: bool) -> dict
             player = {key: value for key, value in player.items() if key not in UNLEASED}
             player["nodes"] = player["nodes"][:1]
         return player | {"kind": "thread producer", "threads": random.choice((1, 2, 3))}
-    kept = {key: value for key, value in player.items() if key not in LEFT_OUT | LEFT_OUT_TOO}
+    kept = {key: value for key, value in player.items() if key not in LEFT_OUT}
     return kept | {
         "kind": "thread consumer",
         "fates": [*player["fates"], *(["stop"] * (random.random() < 0.3))],

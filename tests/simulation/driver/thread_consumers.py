@@ -101,7 +101,10 @@ class ThreadConsumerPlayer(ConsumerPlayer):
             thread.start()
         call(world.tasks.start_soon, self._watch_waiting, self._leave, inner)
         while not self._leave.is_set():
-            self._control(consumer, ask(self._next))
+            try:
+                self._control(consumer, ask(self._next))
+            except Closed:  # another thread stops it meanwhile
+                conclude(30, self._leave.is_set(), f"{self.name} is not stopped, and refuses a call")
         begun = world.loop.time()
         if self._how.get("how") == "stop":
             consumer.stop()

@@ -71,9 +71,10 @@ class BlockingClient(Generic[C]):
         return loop_client.ask(partial(look, loop_client.client))
 
     def _opened(self) -> LoopClient[C]:
-        if self._loop_client is None:
+        loop_client = self._loop_client  # another thread may close it meanwhile
+        if loop_client is None:
             raise Closed(f"the {self._name} is closed: use it inside of 'with', or between open() and close()")
-        return self._loop_client
+        return loop_client
 
 
 def forward(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[BlockingClient[C], P], T]:

@@ -51,3 +51,12 @@ def test_wrong_options_are_refused_before_open():
 
     with pytest.raises(OptionError):
         BlockingClient(fail, "client")
+
+
+def test_client_that_another_thread_closes_meanwhile_is_used_or_closed():
+    looks = [object(), None]
+
+    class Closing(BlockingClient):
+        _loop_client = property(lambda self: looks.pop(0), lambda self, value: None)
+
+    assert Closing(object, "client")._opened() is not None

@@ -14,8 +14,8 @@ from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.errors import Closed, MessageError
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.baton import Thread, ask, call
-from tests.simulation.driver.closing import check_at_once, check_drained
-from tests.simulation.driver.consumers import ENOUGH, LEAVE_SLACK, LONG, SLOW, ConsumerPlayer
+from tests.simulation.driver.closing import Closing
+from tests.simulation.driver.consumers import ENOUGH, LONG, SLOW, ConsumerPlayer
 from tests.simulation.driver.giving_up import Failure
 from tests.simulation.driver.history import name_of
 from tests.simulation.driver.network import HOST
@@ -84,7 +84,8 @@ class ThreadConsumerPlayer(ConsumerPlayer):
             ask(self._stay_away)
 
     def _live_once(self, consumer: BlockingConsumer) -> None:
-        world, entered = self._world, self._world.loop.time()
+        world = self._world
+        closing = Closing(world, self.name, self._options["close_timeout"])
         self._outcomes.begin_life(self._leave)
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), self._options["max_in_flight"])
         consumer.open()
@@ -105,12 +106,13 @@ class ThreadConsumerPlayer(ConsumerPlayer):
                 self._control(consumer, ask(self._next))
             except Closed:  # another thread stops it meanwhile
                 conclude(30, self._leave.is_set(), f"{self.name} is not stopped, and refuses a call")
-        begun = world.loop.time()
+        closing.begin()
         if self._how.get("how") == "stop":
             consumer.stop()
         consumer.close()
         self.consumer = None
-        self._check_closed(consumer, world.loop.time() - begun, entered)
+        closing.check(0.0, has_threads=not HANDLING.isdisjoint(self._ways))
+        conclude(24, world.providers[self.name].thread is None, f"{self.name} has closed, and its event loop goes on")
         if (stats := consumer.stats()).in_flight:
             raise Broken(24, f"{self.name} has closed with {stats.in_flight} messages in flight")
         ask(pass_time, SOON)
@@ -120,18 +122,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         self._is_receiving = False
         tally.check(consumer.stats())
         if not stats.timed_out:
-            ask(check_drained, world, self.name, self.topic, self._channel, entered)
-
-    def _check_closed(self, consumer: BlockingConsumer, lasted: float, entered: float) -> None:
-        world = self._world
-        world.note("%s has closed", self.name)
-        assert self._tally is not None
-        close_timeout = self._options["close_timeout"]
-        if lasted > close_timeout + 2 * min(close_timeout, 5.0) + LEAVE_SLACK:
-            raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
-        if HANDLING.isdisjoint(self._ways):
-            check_at_once(world, self.name, lasted, entered)
-        conclude(24, world.providers[self.name].thread is None, f"{self.name} has closed, and its event loop goes on")
+            ask(closing.check_drained, self.topic, self._channel)
 
     def _control(self, consumer: BlockingConsumer, step: Step) -> None:
         world, values = self._world, step.values

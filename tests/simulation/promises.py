@@ -135,7 +135,8 @@ class WatchedQueue(DiskQueue):
         return in_memory
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
-        """Messages of memory count when the positions are written, and not before."""
+        """Messages of memory count when the positions are written, and may be there before."""
+        self._passed.difference_update(frames)
         super().close(frames)
         self._there += frames
         self._synced.difference_update(frames)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from random import Random
 from types import FrameType
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import anyio
 from anyio.abc import TaskGroup
@@ -69,11 +71,15 @@ class Threads:
         self._seed = seed
         self._counts: dict[str, int] = {}
 
-    def random(self, name: str) -> Random:
-        """Return another random generator of the present host."""
+    def key(self, name: str) -> str:
+        """Return a name for a random generator of the present host, another one each time."""
         key = f"{HOST.get()}/{name}"
         number = self._counts[key] = self._counts.get(key, 0) + 1
-        return Random(f"{self._seed}/{key}/{number}")
+        return f"{self._seed}/{key}/{number}"
+
+    def random(self, name: str) -> Random:
+        """Return another random generator of the present host."""
+        return Random(self.key(name))
 
     async def run(self, function: Callable[[], T], name: str) -> T:
         """Run a function in a thread, whose companion is the present task, and return its result."""
@@ -83,8 +89,10 @@ class Threads:
 class _Thread:
     def __init__(self, threads: Threads, name: str) -> None:
         self.threads = threads
-        self._random = threads.random(name)
+        self._key = threads.key(name)
+        self._random = Random(self._key)
         self._share = threads.share
+        self._counts = Counter[str]()  # of the lines that were reached
         self._name = name
         self._baton, self._companions_baton = threading.Lock(), threading.Lock()
         self._baton.acquire()
@@ -157,8 +165,13 @@ class _Thread:
         return self._trace_line if frame.f_code.co_filename in SHARED else None
 
     def _trace_line(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "line" and self._random.random() < self._share:
-            self.ask(self.hop)
+        if event == "line":
+            # Drawn from the place, so that another line elsewhere changes nothing here.
+            place = f"{frame.f_code.co_qualname}/{frame.f_lineno - frame.f_code.co_firstlineno}"
+            self._counts[place] += 1
+            name = f"{self._key}/{place}/{self._counts[place]}"
+            if crc32(name.encode()) < self._share * 2**32:
+                self.ask(partial(hop, Random(name)))
         return self._trace_line
 
 

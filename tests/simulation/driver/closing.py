@@ -39,6 +39,8 @@ class Closing:
                 no handler has begun is requeued.
         """
         self._world.note("%s has closed", self._name)
+        if self._name in self._world.threads.abandoned:
+            self._world.reached.add("leaves its threads")
         now, timeout = self._world.loop.time(), self._close_timeout
         seconds = now - self._begun
         if seconds >= timeout:

@@ -50,6 +50,7 @@ class ConsumerPlayer:
 
     Attributes:
         consumer: the present one; None between two lives.
+        leaving: set once the present one is to be left.
         topic: that it consumes.
         lookupds: those that it asks, every ``poll_interval`` seconds.
     """
@@ -81,7 +82,7 @@ class ConsumerPlayer:
         self._options = {key: value for key, value in options.items() if key not in own}
         self._tally: ConsumerTally | None = None
         self.confirming_count = 0  # batches whose FINs are sent and not confirmed yet
-        self._leave = anyio.Event()
+        self.leaving = anyio.Event()
         self._how: dict[str, Any] = {}
         self._life = 0
         self._active: Counter[object] = Counter()
@@ -95,7 +96,7 @@ class ConsumerPlayer:
         HOST.set(self.name)
         while not self._world.is_over:
             self._life += 1
-            self._leave, self._how = anyio.Event(), {}
+            self.leaving, self._how = anyio.Event(), {}
             async with self._giving_up.opened():
                 await self._live()
             with anyio.move_on_after(self._how.get("for_us", 0) / 1e6):
@@ -117,12 +118,12 @@ class ConsumerPlayer:
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), consumer.options.max_in_flight)
         tally.delay_max = 0.0 if self.lookupds else consumer.options.reconnect_delay_max
         self._received_ns.clear()
-        self._outcomes.begin_life(self._leave)
+        self._outcomes.begin_life(self.leaving)
         async with anyio.create_task_group() as apart, consumer:
             self.consumer, self._is_receiving = consumer, True
             async with anyio.create_task_group() as tasks:
                 (apart if self._is_apart else tasks).start_soon(self._receive_until_failure, consumer)
-                await self._leave.wait()
+                await self.leaving.wait()
                 closing.begin()
                 self._reach_at_leave(consumer)
                 if self._how.get("how") != "cancel":
@@ -133,8 +134,6 @@ class ConsumerPlayer:
                 closing.begin()
             self.consumer = None
         self._is_receiving = False
-        if self.name in world.threads.abandoned:
-            world.reached.add("leaves its threads")
         closing.check(self._outcomes.ended_at, has_threads=self._mode == "threads")
         for message in self._answered_later:
             message.finish()  # its connection has ended, so this does nothing
@@ -172,9 +171,9 @@ class ConsumerPlayer:
         if consumer is None:
             return
         match step.verb:
-            case "leave" if not self._leave.is_set():
+            case "leave" if not self.leaving.is_set():
                 self._how = step.values
-                self._leave.set()
+                self.leaving.set()
             case "receive again" if self._mode in {"run", "run batches", "plain"}:
                 self._receiving.cancel()
             case "pause":
@@ -183,13 +182,13 @@ class ConsumerPlayer:
                 consumer.resume()
             case "max in flight":
                 self._limit(consumer, step.values["count"])
-            case "disconnect" if not self._leave.is_set():
+            case "disconnect" if not self.leaving.is_set():
                 self._disconnect(consumer)
-            case "connect wrong" if not self._leave.is_set() and self._nodes:
+            case "connect wrong" if not self.leaving.is_set() and self._nodes:
                 self._world.history.trouble(self._world.nodes, self._world.loop.time())
                 with suppress(*PERMANENT):  # it has ended because of such an address, or of its secret
                     consumer.connect_to_nsqd(f"{self._nodes[0]}:{HTTP_PORT}")
-            case "connect" if not self._leave.is_set():
+            case "connect" if not self.leaving.is_set():
                 self._connect(consumer)
 
     def _disconnect(self, consumer: Consumer) -> None:
@@ -217,7 +216,7 @@ class ConsumerPlayer:
             with suppress(OptionError):  # it has no wrong address
                 self.consumer.disconnect_from_nsqd(f"{self._nodes[0] if self._nodes else ''}:{HTTP_PORT}")
             self.consumer.resume()
-            if not self._leave.is_set():
+            if not self.leaving.is_set():
                 self._connect(self.consumer)
             if self.consumer.stats().max_in_flight < 1:
                 self._limit(self.consumer, 1)
@@ -250,9 +249,9 @@ class ConsumerPlayer:
             if not consumer.options.end_on_permanent_error:
                 raise
             self._world.reached.add("permanent error")
-            if isinstance(error, REFUSALS) and not self._leave.is_set():  # the next one may fail in the same way
+            if isinstance(error, REFUSALS) and not self.leaving.is_set():  # the next one may fail in the same way
                 self._how = {"for_us": 200_000}
-            self._leave.set()
+            self.leaving.set()
 
     async def _receive(self, consumer: Consumer) -> None:
         run = {**self._run}
@@ -390,7 +389,7 @@ class ConsumerPlayer:
             try:
                 await self._suffer(message, name, fate)
             except anyio.get_cancelled_exc_class():
-                is_stopped = self._leave.is_set() or self._receiving.cancel_called
+                is_stopped = self.leaving.is_set() or self._receiving.cancel_called
                 if is_stopped and message.time_left:
                     self._outcomes.forget(message)
                 self._world.reached.add("cancelled by a stop" if is_stopped else "cancelled at its timeout")

@@ -64,8 +64,8 @@ async def relist(world: World, relisting: dict[str, Any]) -> None:
 
 
 def _leave_lookupds(player: ConsumerPlayer) -> None:
-    """Have a consumer use no nsqlookupd any more."""
-    while player.lookupds and player.consumer is not None:
+    """Have a consumer use no nsqlookupd any more, unless another one follows it soon."""
+    while player.lookupds and player.consumer is not None and not player.leaving.is_set():
         player.consumer.disconnect_from_lookupd(f"{player.lookupds.pop()}:4161")
 
 

@@ -57,7 +57,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
 
     def act(self, step: Step) -> None:
         """Have the main thread do a step."""
-        if self.consumer is not None and not self._leave.is_set():
+        if self.consumer is not None and not self.leaving.is_set():
             self._steps.append(step)
             self._arrived.set()
 
@@ -79,14 +79,14 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         )
         while not self._world.is_over:
             self._life += 1
-            self._leave, self._how = call(anyio.Event), {}
+            self.leaving, self._how = call(anyio.Event), {}
             self._live_once(consumer)
             ask(self._stay_away)
 
     def _live_once(self, consumer: BlockingConsumer) -> None:
         world = self._world
         closing = Closing(world, self.name, self._options["close_timeout"])
-        self._outcomes.begin_life(self._leave)
+        self._outcomes.begin_life(self.leaving)
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), self._options["max_in_flight"])
         consumer.open()
         loop_client = consumer._loop_client
@@ -100,12 +100,12 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         ]
         for thread in threads:
             thread.start()
-        call(world.tasks.start_soon, self._watch_waiting, self._leave, inner)
-        while not self._leave.is_set():
+        call(world.tasks.start_soon, self._watch_waiting, self.leaving, inner)
+        while not self.leaving.is_set():
             try:
                 self._control(consumer, ask(self._next))
             except Closed:  # another thread stops it meanwhile
-                conclude(30, self._leave.is_set(), f"{self.name} is not stopped, and refuses a call")
+                conclude(30, self.leaving.is_set(), f"{self.name} is not stopped, and refuses a call")
         closing.begin()
         if self._how.get("how") == "stop":
             consumer.stop()
@@ -129,7 +129,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         match step.verb:
             case "leave":
                 self._how = values
-                call(self._leave.set)
+                call(self.leaving.set)
             case "pause":
                 consumer.pause()
             case "resume":
@@ -168,7 +168,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
                 self._take(number, way, consumer)
         except Closed:
             self._waiting.pop(number, None)
-        if not self._leave.is_set():
+        if not self.leaving.is_set():
             raise Broken(27, f"thread {number} of {self.name} receives no more, and the consumer is not stopped")
 
     def _taker(self, consumer: BlockingConsumer, way: str) -> tuple[Callable[[], list[BlockingMessage]], float | None]:
@@ -206,7 +206,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
                     self._answer_here(message, name, fate)
                     if fate == "stop":
                         self._stop_here(consumer)
-            elif self._leave.is_set():
+            elif self.leaving.is_set():
                 del self._waiting[number]
                 return
             elif timeout is None or lasted < timeout - ROUNDING:
@@ -257,13 +257,13 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         """Finish a message; that certainly has an effect if there is time, and the consumer is not stopped before."""
         has_time = message.time_left > ENOUGH
         message.finish()
-        if has_time and not self._leave.is_set():
+        if has_time and not self.leaving.is_set():
             call(self._record_finish, message.delivery)
 
     def _stop_here(self, consumer: BlockingConsumer) -> None:
         """Stop the consumer, which the main thread closes then."""
         call(self.act, Step(0, "", "leave"))
-        call(self._leave.set)
+        call(self.leaving.set)
         consumer.stop()
 
     def _give_up(self, message: BlockingMessage) -> None:

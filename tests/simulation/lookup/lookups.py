@@ -78,11 +78,16 @@ class Lookups:
             return
         for lookupd in self.lookupds.values():
             lookupd.heal()
-        # A session notices a lost answer after a PING, and dials again after the interval; an nsqd that has vanished
-        # is listed until it counts as inactive.
-        limit_ns = self._world.now_ns + PING_INTERVAL_NS + ANSWER_TIMEOUT_NS + DIAL_INTERVAL_NS
-        limit_ns += round(DIAL_TIMEOUT * 1e9) + SLACK_NS
-        self._limit_ns = self._list_limit_ns = limit_ns + self._vanished_ns()
+        self._limit_ns = self._list_limit_ns = self._world.now_ns + self._announce_limit_ns()
+
+    def _announce_limit_ns(self) -> int:
+        """The time until all brokers are listed.
+
+        A session notices a lost answer after a PING, and dials again after the interval; an nsqd that has vanished is
+        listed until it counts as inactive.
+        """
+        limit_ns = PING_INTERVAL_NS + ANSWER_TIMEOUT_NS + DIAL_INTERVAL_NS + round(DIAL_TIMEOUT * 1e9) + SLACK_NS
+        return limit_ns + self._vanished_ns()
 
     def are_settled(self, consumers: list[LookupConsumer]) -> bool:
         """Whether all nsqlookupds list the live brokers, and all consumers are connected to those.
@@ -104,7 +109,7 @@ class Lookups:
         elif self._is_listed:  # by a connection that was lost, and whose end was not noticed before
             self._is_listed, self._limit_ns = False, self._list_limit_ns
         if self._limit_ns is None:
-            self._limit_ns = now_ns + self._consumer_limit_ns()
+            self._limit_ns = now_ns + (self._consumer_limit_ns() if self._is_listed else self._announce_limit_ns())
         if now_ns > self._limit_ns:
             raise Broken(28, missing)
         return False

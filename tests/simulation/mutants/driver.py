@@ -402,17 +402,6 @@ MUTANTS: Final = (
         breaks=(30,),
     ),
     Mutant(
-        "a batch whose messages were taken back is returned without any",
-        "code that takes the first message of a batch fails after a lost connection",
-        "consumer/batches.py",
-        "            if self._inbox:  # else its messages were requeued, or another receiver has taken them\n"
-        "                return self._take()\n",
-        "            return self._take()\n",
-        500,
-        "driver",
-        breaks=(11,),
-    ),
-    Mutant(
         "a lower RDY forbids the messages that are held",
         "a consumer whose RDY is lowered ends its connection at the next message, and gets all of them once more",
         "consumer/session.py",

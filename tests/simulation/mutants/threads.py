@@ -13,8 +13,8 @@ MUTANTS: Final = (
         "consumer/thread_receiver.py",
         "            del self._waiting[result]\n            result.resolve(None, [])",
         "            result.resolve(None, [])",
-        size="driver",
-        plan="timed-out-receive",
+        500,
+        "driver",
         breaks=(27,),
     ),
     Mutant(
@@ -24,8 +24,8 @@ MUTANTS: Final = (
         """            if self._inbox:  # else its messages were requeued, or another receiver has taken them
                 return self.take()""",
         "            return self.take()",
-        size="driver",
-        plan="batch-whose-messages-are-gone",
+        500,
+        "driver",
         breaks=(27,),
     ),
     Mutant(
@@ -34,8 +34,8 @@ MUTANTS: Final = (
         "consumer/thread_receiver.py",
         "count = 1 if limit == NEXT else min(len(inbox), limit or len(inbox))",
         "count = min(len(inbox), limit or len(inbox))",
-        size="driver",
-        plan="messages-for-two-threads",
+        500,
+        "driver",
         breaks=(27,),
     ),
     Mutant(
@@ -46,7 +46,7 @@ MUTANTS: Final = (
         "connection.attach()",
         size="driver",
         plan="lease-that-ends-with-unsent-bytes",
-        breaks=(34,),
+        breaks=(13,),
     ),
     Mutant(
         "calls that wait at the end of a client get no error",
@@ -62,26 +62,13 @@ MUTANTS: Final = (
         breaks=(30,),
     ),
     Mutant(
-        "a thread that waits for messages after a stop is not told of it",
-        "a program does not end",
-        "consumer/thread_receiver.py",
-        """        if self._subscription.core.is_closing:
-            self._end(result)
-            return
-""",
-        "",
-        size="driver",
-        plan="receive-behind-a-stop",
-        breaks=(30,),
-    ),
-    Mutant(
         "a publish of a thread that has failed is sent again",
         "messages arrive twice without publish_attempts",
         "producer/blocking.py",
         "            except (WouldWait, NotConnected):",
         "            except Exception:",
-        size="driver",
-        plan="lost-publish-of-a-thread",
+        1_000,
+        "driver",
         breaks=(2,),
     ),
     Mutant(
@@ -90,8 +77,8 @@ MUTANTS: Final = (
         "loop_thread/one_shot.py",
         "if not self.is_answered and lock.acquire(timeout=timeout):",
         "if lock.acquire(timeout=timeout):",
-        size="driver",
-        plan="answer-before-a-thread-waits",
+        500,
+        "driver",
         breaks=(30,),
     ),
 )

@@ -128,6 +128,7 @@ class WatchedQueue(DiskQueue):
         self._synced |= recorded
 
     def put(self, frames: Sequence[bytes]) -> int:
+        self._passed.difference_update(frames)  # a process that ends meanwhile may have written some
         in_memory = super().put(frames)
         if not self._is_closing:
             self._there += frames
@@ -135,8 +136,7 @@ class WatchedQueue(DiskQueue):
         return in_memory
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
-        """Messages of memory count when the positions are written, and may be there before."""
-        self._passed.difference_update(frames)
+        """Messages of memory count when the positions are written, and not before."""
         super().close(frames)
         self._there += frames
         self._synced.difference_update(frames)

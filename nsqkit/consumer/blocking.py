@@ -177,7 +177,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
             timeout: seconds to wait for it; None is no limit.
 
         Returns:
-            The messages; an empty batch after the timeout, or when the consumer is stopped.
+            The messages, after the timeout those that have arrived; an empty batch if there are none then, or when the
+            consumer is stopped.
 
         Raises:
             NSQError: as ``batches``.

@@ -88,8 +88,8 @@ class InFlight:
         return message[0] if message else None
 
     def find_all(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Return the frames of those of the messages that are in flight."""
-        held = (self.untouched.get(message_id) or self.touched.get(message_id) for message_id in ids)
+        """Return the frames of those of the messages that are in flight, each once."""
+        held = (self.untouched.get(message_id) or self.touched.get(message_id) for message_id in dict.fromkeys(ids))
         return [message[0] for message in held if message]
 
     def remove_all(self, ids: Sequence[bytes]) -> list[bytes]:

@@ -158,6 +158,13 @@ def test_remove_all_returns_missing_ids_in_order():
     assert not held
 
 
+def test_find_all_returns_a_message_once_that_is_named_twice():
+    held = Held()
+    held.deliver(1, 2, 3)
+    held.touch(an_id(2), 10, 60, MAX_NS)
+    assert held.find_all([an_id(number) for number in (2, 1, 9, 2, 1)]) == [a_frame(2), a_frame(1)]
+
+
 def test_remove_all_returns_missing_ids_without_touched_messages():
     held = Held()
     held.deliver(1)

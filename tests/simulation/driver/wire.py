@@ -189,6 +189,8 @@ class Wire:
             self.counts["refused"] += 1
             if count != "touched":
                 self.counts[count] -= 1
+            elif (message_id := payload.split(b" ")[2]) in self.held:  # it has timed out there
+                self.held[message_id] = self._time()
         elif count is None and self.sent:
             self._take_answer(payload)
         elif count is None and self.has_part:

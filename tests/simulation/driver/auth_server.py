@@ -13,7 +13,7 @@ import anyio
 from anyio import BrokenResourceError, EndOfStream
 
 from tests.simulation.auth.leaks import MARK
-from tests.simulation.driver.network import HOST
+from tests.simulation.driver.lives import Lives
 from tests.simulation.driver.pipeline import SECRET
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ DELAY: Final = 1.5
 """Seconds that a slow answer takes: more than a handshake may last without it."""
 
 
-class AuthServer:
+class AuthServer(Lives):
     """One auth server.
 
     Args:
@@ -41,63 +41,38 @@ class AuthServer:
     is_running = False  # no client of nsqkit
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
-        self.name = name
-        self._world = world
+        super().__init__(world, name)
         self._ttl: int = options.get("ttl", 60)
         self._lingers: bool = options.get("lingers", False)
         self._how = "grant"
         self._permissions: list[str] = list(ALL)
         self._hanging: dict[anyio.CancelScope, None] = {}
-        self._scope = anyio.CancelScope()
-        self._ended = anyio.Event()
-        self._ended.set()
-        self._is_wanted = False
 
     async def run(self) -> None:
         """Begin its first life."""
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
-        """Begin a life once the one before has ended, unless there is one."""
-        if self._is_wanted:
-            return
-        self._is_wanted = True
-        before, self._ended, self._scope = self._ended, anyio.Event(), anyio.CancelScope()
-        self._world.tasks.start_soon(self._live, before, self._ended, self._scope)
-
-    async def _live(self, before: anyio.Event, ended: anyio.Event, scope: anyio.CancelScope) -> None:
-        HOST.set(self.name)
-        await before.wait()
-        try:
-            with scope:
-                async with (
-                    await self._world.network.listen(f"{self.name}:{PORT}") as listener,
-                    anyio.create_task_group() as tasks,
-                ):
-                    await listener.serve(self._serve, tasks)
-        finally:
-            ended.set()
-
-    def end(self) -> None:
-        """End without a word."""
-        self._is_wanted = False
-        self._world.network.drop_host(self.name)
-        self._scope.cancel()
+    async def _serve(self) -> None:
+        async with (
+            await self._world.network.listen(f"{self.name}:{PORT}") as listener,
+            anyio.create_task_group() as tasks,
+        ):
+            await listener.serve(self._answer_request, tasks)
 
     def heal(self) -> None:
         """End all faults; requests that hang lose their connections."""
         self._how, self._permissions = "grant", list(ALL)
         for scope in self._hanging:
             scope.cancel()
-        self._start()
+        self.start()
 
     def act(self, step: Step) -> None:
         """Do one step of the plan; one that does not apply does nothing."""
         match step.verb:
             case "kill" if self._is_wanted:
-                self.end()
+                self.end(is_killed=True)
             case "start":
-                self._start()
+                self.start()
             case "refuse":
                 self._world.network.refuse(self.name, self._world.loop.time() + step.values["for_us"] / 1e6)
             case "answer":
@@ -106,7 +81,7 @@ class AuthServer:
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _answer_request(self, stream: Stream) -> None:
         """Answer one request."""
         try:
             secret = await _read_request(stream)

@@ -8,7 +8,7 @@ import anyio
 
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
-from tests.simulation.driver.network import HOST
+from tests.simulation.driver.lives import Lives
 from tests.simulation.driver.node import make_clock
 
 if TYPE_CHECKING:
@@ -16,43 +16,24 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Step
 
 
-class Lookupd:
-    """One nsqlookupd."""
+class Lookupd(Lives):
+    """One nsqlookupd; its end forgets all registrations."""
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
-        self.name = name
+        super().__init__(world, name)
         self._options = options
         self._nsqlookupd: Nsqlookupd | None = None
-        self._world = world
-        self._scope = anyio.CancelScope()
-        self._ended = anyio.Event()
-        self._ended.set()
-        self._is_wanted = False
 
-    def start(self) -> None:
-        """Begin a life once the one before has ended, unless there is one."""
-        if self._is_wanted:
-            return
-        self._is_wanted = True
-        before, self._ended, self._scope = self._ended, anyio.Event(), anyio.CancelScope()
-        self._world.tasks.start_soon(self._live, before, self._ended, self._scope)
-
-    async def _live(self, before: anyio.Event, ended: anyio.Event, scope: anyio.CancelScope) -> None:
-        HOST.set(self.name)
-        await before.wait()
+    async def _serve(self) -> None:
         options = LookupdOptions(
             tcp_address=f"{self.name}:4160",
             http_address=f"{self.name}:4161",
             broadcast_address=self.name,
             **self._options,
         )
-        try:
-            with scope:
-                async with Nsqlookupd(options, clock=make_clock()) as self._nsqlookupd:
-                    self._world.note("%s runs", self.name)
-                    await anyio.sleep_forever()
-        finally:
-            ended.set()
+        async with Nsqlookupd(options, clock=make_clock()) as self._nsqlookupd:
+            self._world.note("%s runs", self.name)
+            await anyio.sleep_forever()
 
     def act(self, step: Step) -> None:
         """Do one step of the plan; one that does not apply does nothing."""
@@ -62,13 +43,6 @@ class Lookupd:
             self.end(is_killed=step.verb == "kill")
         elif step.verb == "tombstone topic":
             self.hide(step.values["nodes"])
-
-    def end(self, *, is_killed: bool = False) -> None:
-        """End, and forget all registrations."""
-        self._is_wanted = False
-        if is_killed:
-            self._world.network.drop_host(self.name)
-        self._scope.cancel()
 
     def hide(self, nodes: list[str]) -> None:
         """List none of the nodes for any topic until the tombstones expire."""

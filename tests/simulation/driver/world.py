@@ -27,6 +27,7 @@ from tests.simulation.driver.grants import Grants
 from tests.simulation.driver.history import History
 from tests.simulation.driver.idle import Idle
 from tests.simulation.driver.kept import unnamed
+from tests.simulation.driver.lives import Lives
 from tests.simulation.driver.lookupd import Lookupd
 from tests.simulation.driver.network import HOST, Network
 from tests.simulation.driver.node import Broker
@@ -316,7 +317,7 @@ class World:
             node.stop()
             await node.wait_ended()
         for server in (*self.lookupds.values(), *self.players.values()):
-            if isinstance(server, Lookupd | AuthServer):
+            if isinstance(server, Lives):
                 server.end()
 
     def _add_sweepers(self) -> None:

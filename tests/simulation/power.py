@@ -141,10 +141,8 @@ class World:
         how = {name: random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
         killed = random.random() < (0.9 if self._drains else 0.2)
         self._note("%s", "killed" if killed else f"power cut {how}")
-        before, self.disk = (
-            self.disk,
-            self.disk.after(self.disk.kill() if killed else self.disk.power_cut(random, **how)),
-        )
+        before = self.disk
+        self.disk = before.after(before.kill() if killed else before.power_cut(random, **how))
         self._rules.end_life(self.disk.files, is_clean=self._was_stopped, killed=killed)
         if self._damages is not None:
             self._damages.restart(before, self.disk)

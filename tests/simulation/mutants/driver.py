@@ -409,6 +409,6 @@ MUTANTS: Final = (
         "        if rdy_count != self._rdy_max:\n",
         500,
         "driver",
-        breaks=(13,),
+        breaks=(11,),
     ),
 )

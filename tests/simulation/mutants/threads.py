@@ -79,6 +79,6 @@ MUTANTS: Final = (
         "if lock.acquire(timeout=timeout):",
         500,
         "driver",
-        breaks=(30,),
+        breaks=(28,),
     ),
 )

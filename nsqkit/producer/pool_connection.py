@@ -64,6 +64,7 @@ class Receipt(OneShot[None]):
             BrokerError: it has refused.
             ConnectionLost: the connection was lost before the answer; the message may have arrived.
             NotConnected: it was lost before the message was sent.
+            Closed: the producer was left before the message was sent again.
         """
         await self
 

@@ -54,6 +54,7 @@ RETRIABLE: Final = (ConnectionLost, PublishFailed, MultiPublishFailed, DeferredP
 """Errors after which another attempt may succeed; all other refusals are about the content."""
 
 CLOSED: Final = "the producer is closed: publish inside of 'async with Producer(…)'"
+LEFT: Final = "the producer was left before the broker answered"
 
 
 class Publisher:
@@ -96,6 +97,7 @@ class Publisher:
         self._changed = anyio.Event()
         self._refused: deque[Receipt] = deque()
         self._has_refused = anyio.Event()
+        self._resend_failure: NSQError | None = None  # why the last message of resend may have arrived
 
     @property
     def waiting_count(self) -> int:
@@ -150,6 +152,7 @@ class Publisher:
                 except BaseException:
                     if not receipt.is_answered and not session.withdraw(receipt):
                         receipt.size, size = size, 0  # the answer releases it
+                        failure = ConnectionLost(LEFT)
                     raise
                 error = receipt.error
                 if error is None:
@@ -168,6 +171,8 @@ class Publisher:
                         raise failure
                 tried = (*tried, connection)
         finally:
+            if again:
+                self._resend_failure = failure
             if window is not None and size:
                 _admit(window.release(size))
 
@@ -209,12 +214,14 @@ class Publisher:
     async def _resend(self, receipt: Receipt) -> None:
         assert receipt.again is not None
         topic, body, key = receipt.again
-        error: NSQError | None = ConnectionLost("the producer was left before the broker answered")
+        error: NSQError | None = None
         try:
             await self.publish(None, encode_publish(topic, body), key, 1, again=True)
-            error = None
         except NSQError as refusal:
             error = refusal
+        except BaseException:
+            error = self._resend_failure or Closed(CLOSED)
+            raise
         finally:
             self._refused.popleft()
             self._settle(receipt, error)

@@ -5,10 +5,13 @@ Only the publish of that message fails; all others arrive, once each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from nsqkit import (
@@ -21,8 +24,11 @@ from nsqkit import (
     NSQError,
     Producer,
 )
+from nsqkit.clock import ManualClock
 from nsqkit.producer import pool
+from nsqkit.producer.pool_connection import Receipt
 from nsqkit.testing.servers import NsqdServer
+from tests.peers import ADDRESS, Peer, ScriptedBroker, settle
 from tests.threads import WAIT_LIMIT
 
 pytestmark = pytest.mark.anyio
@@ -116,6 +122,79 @@ async def test_leaving_fails_receipts_that_get_no_answer_in_time(strict, monkeyp
                 await anyio.lowlevel.checkpoint()
     assert all(receipt.is_answered for receipt in receipts)
     assert {type(receipt.error) for receipt in receipts} <= {Closed, ConnectionLost, NotConnected}
+
+
+@attrs.define
+class Leaving:
+    """A producer whose batch of three messages was refused, and that is left while they are sent again.
+
+    Attributes:
+        broker: the broker, for its next connection.
+        clock: the time.
+        receipts: one for each message.
+    """
+
+    broker: ScriptedBroker
+    clock: ManualClock
+    receipts: list[Receipt] = attrs.field(factory=list)
+
+    async def reconnect(self) -> Peer:
+        """Return the next connection."""
+        await settle()
+        self.clock.advance(1)  # the longest first delay
+        return await self.broker.handshake()
+
+    def outcomes(self) -> list[type[Exception | None]]:
+        return [type(receipt.error) for receipt in self.receipts]
+
+
+@asynccontextmanager
+async def leaving(**options: Any) -> AsyncIterator[Leaving]:
+    """Leave such a producer; its time to leave ends after the block."""
+    broker, clock = ScriptedBroker(), ManualClock()
+    stage = Leaving(broker, clock)
+
+    async def produce() -> None:
+        async with Producer(
+            ADDRESS, dial=broker.dial, clock=clock, linger=0.01, connect_timeout=60, **options
+        ) as producer:
+            await producer.wait_connected()
+            stage.receipts += [producer.publish_nowait("t", b"%d" % n) for n in range(3)]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(produce)
+        peer = await broker.handshake()
+        assert (await peer.command())[0] == b"MPUB t"
+        await peer.send(BadMessage("too large"))
+        await peer.close()
+        yield stage
+        await settle()
+        clock.advance(pool.DRAIN_TIMEOUT)
+        await settle()
+        clock.advance(pool.CLOSE_TIMEOUT)
+
+
+async def test_messages_that_were_not_sent_again_are_not_lost():
+    async with leaving() as stage:
+        stage.broker.hanging = True
+    assert stage.outcomes() == [Closed, Closed, Closed]
+
+
+async def test_message_that_was_sent_again_may_have_arrived():
+    async with leaving() as stage:
+        peer = await stage.reconnect()
+        assert await peer.command() == (b"PUB t", b"0")
+    await peer.close()
+    assert stage.outcomes() == [ConnectionLost, Closed, Closed]
+
+
+async def test_message_that_waits_after_a_lost_connection_may_have_arrived():
+    async with leaving(publish_attempts=2) as stage:
+        peer = await stage.reconnect()
+        assert await peer.command() == (b"PUB t", b"0")
+        stage.broker.hanging = True
+        await peer.close()
+    assert stage.outcomes() == [ConnectionLost, Closed, Closed]
 
 
 async def test_batch_that_is_too_large_arrives_in_parts():

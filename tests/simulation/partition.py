@@ -423,10 +423,11 @@ class Partitions:
         if all(task.rows is not None for task in self._batch):
             self._begin_batch()
 
-    def settle(self) -> None:
-        """Go on without faults: a task without an attempt is tried once more."""
+    def settle(self, *, goes_on: bool) -> None:
+        """Go on without faults, with the next batch where it is wanted; a task without an attempt is tried again."""
         if self._players:
-            self._go_on()
+            if goes_on:
+                self._go_on()
             for task in self._batch:
                 if not task.live:
                     task.begin_attempt()

@@ -276,14 +276,22 @@ class World:
             self._consumers[name] = Consumer(self, name, {"topic": topic, "channel": channel})
         for consumer in self._consumers.values():
             consumer.drain()
-        self._partitions.settle()
+        # Batches without messages would never end.
+        self._partitions.settle(goes_on=not self._are_drained)
+
+    @property
+    def _are_drained(self) -> bool:
+        return all(node.is_drained for node in self.nodes.values())
 
     def _is_done(self) -> bool:
+        publishers = {*self._producers.values(), *self._foreigners.values()}
         return (
-            all(node.is_drained for node in self.nodes.values())
+            self._are_drained
             and all(publish.answers for producer in self._producers.values() for publish in producer.publishes)
             and self._partitions.are_done
-            and not any(isinstance(link, Connection) and link.sends for link in self._all_links)
+            and not any(
+                isinstance(link, Connection) and link.sends and link.owner in publishers for link in self._all_links
+            )
         )
 
     def _is_settled(self) -> bool:

@@ -28,6 +28,16 @@ MUTANTS: Final = (
         breaks=(35,),
     ),
     Mutant(
+        "a message that waits to be sent again counts as lost",
+        "its receipt says that it may have arrived, although its batch was refused and nothing was sent since",
+        "producer/publisher.py",
+        "            error = self._resend_failure or Closed(CLOSED)\n",
+        "            error = ConnectionLost(LEFT)\n",
+        size="driver",
+        plan="messages-that-wait-to-be-sent-again",
+        breaks=(35,),
+    ),
+    Mutant(
         "a connection that has failed takes more publishes to send",
         "they count as lost, although none of them was sent",
         "transport/pump.py",

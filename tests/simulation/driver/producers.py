@@ -97,7 +97,10 @@ class Publisher:
             names.append(f"{self.name}.{self._serial}")
             bodies.append(make_body(self.name, self._serial, step.values.get("size", 0)))
         # A broker whose disk fails may store a publish for some channels and refuse it, so it goes to the next broker.
-        may_repeat = self.options.get("publish_attempts", 1) > 1 or (self.world.has_disk_faults and len(self.nodes) > 1)
+        # One with fsync may store it behind another of the same commit that it refuses, so it goes there again.
+        nodes = [self.world.nodes[node] for node in self.nodes]
+        stores = len(nodes) > 1 or any(node.durability == "fsync" for node in nodes)
+        may_repeat = self.options.get("publish_attempts", 1) > 1 or (self.world.has_disk_faults and stores)
         now = self.world.loop.time()
         publish = Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat)
         publish.attempts = self.options.get("publish_attempts", 1)

@@ -183,9 +183,17 @@ class _Drawing:
 
     def _options(self) -> dict[str, Any]:
         random = self.random("options")
+        identity = self._identity(random) | self._compression()
+        drawn = self._options_with(identity, random)
+        if identity.get("output_buffer_timeout") == -1:  # heartbeats bring the messages, before they time out
+            drawn["msg_timeout_ms"] = 3000
+            drawn["consumer"]["heartbeat_interval"] = 1.0
+        return drawn
+
+    def _options_with(self, identity: dict[str, Any], random: Random) -> dict[str, Any]:
         return {
             "topics": self._topics,
-            "identity": self._identity(random) | self._compression(),
+            "identity": identity,
             "delay_us": random.choice((0, 1_000, 50_000)),
             "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.1 else 0,
             "has_double": "double" in self._faults,

@@ -55,10 +55,15 @@ class Publish:
 
 
 def is_refused(answer: NSQError | None) -> bool:
-    """Return whether a publish with this answer was certainly not accepted."""
-    if isinstance(answer, BrokerError):
-        return not isinstance(answer, (PublishFailed, MultiPublishFailed, DeferredPublishFailed))
-    return isinstance(answer, NotConnected)
+    """Return whether a publish with this answer was certainly not accepted.
+
+    A broker puts publishes of one connection together. If its disk fails for one of them, it answers the first, and
+    some channels may have those behind it.
+    """
+    error = answer.__cause__ if isinstance(answer, NotConnected) else answer
+    if isinstance(error, (PublishFailed, MultiPublishFailed, DeferredPublishFailed)):
+        return False
+    return isinstance(answer, (BrokerError, NotConnected))
 
 
 class Producer:

@@ -49,18 +49,21 @@ class Outcomes:
         self._giving_up_count = 0
         self._begun: set[tuple[str, bytes]] = set()
         self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
+        self._given_up: set[tuple[str, bytes]] = set()  # if its FIN is lost, a handler may begin it once more
         self._leave = anyio.Event()
 
     def begin_life(self, leave: anyio.Event) -> None:
         """Forget the messages of an earlier consumer; the next one runs until ``leave`` is set."""
         self._begun.clear()
         self._late.clear()
+        self._given_up.clear()
         self._leave = leave
 
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         key = message.nsqd_address, message.id
         self._begun.add(key)
+        self._given_up.discard(key)
         if key in self._late and is_new and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
             raise self._world.failed(Broken(8, text))
@@ -89,8 +92,9 @@ class Outcomes:
 
     def end_late(self, message: Message) -> None:
         """Record that a handler has ended in which the message timed out, or lost its connection."""
-        if message.attempts >= self.attempts_max > 0:
-            self._late.add((message.nsqd_address, message.id))
+        key = message.nsqd_address, message.id
+        if message.attempts >= self.attempts_max > 0 and key not in self._given_up:
+            self._late.add(key)
 
     def forget(self, message: Message) -> None:
         """Record that the handler was cancelled, and not because of the message: another one may begin it."""
@@ -120,10 +124,12 @@ class Outcomes:
         """Enclose the call of ``giving_up`` for a message."""
         if message.is_answered:
             raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
-        if (message.nsqd_address, message.id) not in self._begun and not self.has_key_errors:
+        key = message.nsqd_address, message.id
+        if key not in self._begun and not self.has_key_errors:
             text = f"{self._name} gives up {message.body[:60]!r}, which no handler has begun that was not cancelled"
             raise self._world.failed(Broken(1, text))
-        self._late.discard((message.nsqd_address, message.id))  # if its FIN is lost, a handler may begin it once more
+        self._late.discard(key)
+        self._given_up.add(key)
         self._giving_up_count += 1
         try:
             yield

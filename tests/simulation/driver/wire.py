@@ -33,9 +33,9 @@ class Wire:
         is_read: whether the bytes can be read.
         is_over: whether the client has sent its last bytes.
         has_part: whether a part of a command was sent.
-        late: the refusals that arrive then, or behind CLOSE_WAIT, by the names of ``ConsumerStats``; the client may
-            count them, or not.
-        is_lost: whether the client has received the end of the connection; it does not count what it answers then.
+        late: the refusals that arrive then, or behind CLOSE_WAIT, and the answers that are sent after the end of the
+            connection, by the names of ``ConsumerStats``; the client may count them, or not.
+        is_lost: whether the client has received the end of the connection.
         is_subscribed: from the command until CLS.
         counts: of the messages, by the names of ``ConsumerStats``.
         held: the time at which each message without an answer times out, by id.
@@ -130,7 +130,8 @@ class Wire:
             self.is_subscribed = verb == b"SUB"
 
     def _answer(self, count: str, message_id: bytes) -> None:
-        self.counts[count] += not self.is_lost
+        self.counts[count] += 1
+        self.late[count] += self.is_lost
         self.counts["answered"] += 1
         self.held.pop(message_id, None)
         self._answered_at[message_id] = self._time()

@@ -36,8 +36,21 @@ T = TypeVar("T")
 FINISH_DELAY: Final = 0.001
 """Seconds for which a finished message may wait for others, unless its thread waits for messages meanwhile."""
 
-NEXT: Final = 0
-"""The maximum of a thread that waits for one message, where others may be taken for all threads."""
+
+class Request(OneShot[list["Message"]]):
+    """What a thread waits for.
+
+    Attributes:
+        max_messages: the most that it takes; None for all that wait.
+        is_shared: the messages behind those may be taken for all threads.
+    """
+
+    __slots__ = ("is_shared", "max_messages")
+
+    def __init__(self, max_messages: int | None, *, is_shared: bool) -> None:
+        super().__init__()
+        self.max_messages = max_messages
+        self.is_shared = is_shared
 
 
 class ThreadReceiver:
@@ -46,7 +59,7 @@ class ThreadReceiver:
     def __init__(self, loop_client: LoopClient[Consumer]) -> None:
         self._loop_client = loop_client
         self._subscription = loop_client.client.subscription
-        self._waiting: dict[OneShot[list[Message]], int | None] = {}  # threads, each with its maximum
+        self._waiting: dict[Request, None] = {}  # an ordered set
         self._gathering_count = 0  # threads that wait for a batch to be filled from the inbox
         self._taken: deque[Message] = deque()
         self._finished: deque[Message] = deque()
@@ -65,7 +78,7 @@ class ThreadReceiver:
             message = take(self._taken)
             if message is None:
                 left = None if deadline_ns is None else max(deadline_ns - now_ns(), 0) / NS_PER_S
-                messages = self._receive(NEXT, left)
+                messages = self._receive(Request(1, is_shared=True), left)
                 if not messages:
                     return None
                 message = messages[0]
@@ -74,24 +87,24 @@ class ThreadReceiver:
 
     def take(self, max_messages: int | None, timeout: float | None) -> Batch[BlockingMessage]:
         """Return the waiting messages, or wait for some; an empty list where ``next`` returns None."""
-        return self._wrap(self._receive(max_messages, timeout))
+        return self._wrap(self._receive(Request(max_messages, is_shared=False), timeout))
 
-    def _receive(self, max_messages: int | None, timeout: float | None) -> list[Message]:
-        result, loop_client = OneShot[list["Message"]](), self._loop_client
+    def _receive(self, request: Request, timeout: float | None) -> list[Message]:
+        loop_client = self._loop_client
         try:
-            loop_client.put(partial(self._on_wait, result, max_messages), result.resolve)
+            loop_client.put(partial(self._on_wait, request), request.resolve)
             if timeout is None:
-                while not result.join(SIGNAL_WAIT_MAX):
+                while not request.join(SIGNAL_WAIT_MAX):
                     pass
-            elif not result.join(timeout):
-                loop_client.put(partial(self._on_timeout, result))
-            return result.get()
+            elif not request.join(timeout):
+                loop_client.put(partial(self._withdraw, request))
+            return request.get()
         except Closed:
             if loop_client.is_here:
                 return []
             raise
         except KeyboardInterrupt:
-            self._put(partial(self._on_interrupt, result))
+            self._put(partial(self._on_interrupt, request))
             raise
 
     def take_full(self, batches: Batches, timeout: float | None) -> Batch[BlockingMessage]:
@@ -118,7 +131,7 @@ class ThreadReceiver:
                 return self._wrap([])
             raise
         except KeyboardInterrupt:
-            self._put(partial(self._on_interrupt, result))
+            self._put(partial(self._requeue_taken, result))
             raise
         return self._wrap(result.result())
 
@@ -180,28 +193,28 @@ class ThreadReceiver:
         while (arrival := self._subscription.arrival()) is not None:
             await arrival.wait()
             self._distribute()
-        for result in self._waiting:
-            self._end(result)
+        for request in self._waiting:
+            self._end(request)
         self._waiting.clear()
 
-    def _end(self, result: OneShot[list[Message]]) -> None:
+    def _end(self, request: Request) -> None:
         try:
             self._subscription.check_failure()
         except NSQError as error:
-            result.resolve(error)
+            request.resolve(error)
         else:
-            result.resolve(None, [])
+            request.resolve(None, [])
 
     def _distribute(self) -> None:
         inbox, waiting = self._subscription.core.inbox, self._waiting
-        takes = False
+        are_shared = False
         while waiting and inbox:
-            result = next(iter(waiting))
-            limit = waiting.pop(result)
-            takes |= limit == NEXT
-            count = 1 if limit == NEXT else min(len(inbox), limit or len(inbox))
-            result.resolve(None, [inbox.popleft() for _ in range(count)])
-        if takes and not self._gathering_count:
+            request = next(iter(waiting))
+            del waiting[request]
+            are_shared |= request.is_shared
+            count = min(len(inbox), request.max_messages or len(inbox))
+            request.resolve(None, [inbox.popleft() for _ in range(count)])
+        if are_shared and not self._gathering_count:
             self._taken.extend(inbox)
             inbox.clear()
 
@@ -213,23 +226,26 @@ class ThreadReceiver:
                 left.append(message)
         self._subscription.core.inbox.extendleft(reversed(left))
 
-    def _on_wait(self, result: OneShot[list[Message]], max_messages: int | None) -> None:
+    def _on_wait(self, request: Request) -> None:
         self._finish_all()
         if self._subscription.core.is_closing:
-            self._end(result)
+            self._end(request)
             return
         self._return_taken()
-        self._waiting[result] = max_messages
+        self._waiting[request] = None
         self._distribute()
 
-    def _on_timeout(self, result: OneShot[list[Message]]) -> None:
-        if result in self._waiting:
-            del self._waiting[result]
-            result.resolve(None, [])
+    def _withdraw(self, request: Request) -> None:
+        if request in self._waiting:
+            del self._waiting[request]
+            request.resolve(None, [])
 
-    def _on_interrupt(self, result: OneShot[list[Message]]) -> None:
-        """Forget a thread that was interrupted, and requeue messages that were taken for it."""
-        self._waiting.pop(result, None)
+    def _on_interrupt(self, request: Request) -> None:
+        self._withdraw(request)
+        self._requeue_taken(request)
+
+    def _requeue_taken(self, result: OneShot[list[Message]]) -> None:
+        """Requeue the messages that were taken for a thread that was interrupted."""
         if result.is_answered and result.error is None:
             for message in result.result():
                 self._subscription.requeue_now(message)

@@ -6,9 +6,7 @@ import pytest
 
 from nsqkit import BlockingConsumer, BlockingProducer
 from nsqkit.consumer import thread_receiver as receiver_module
-from nsqkit.consumer.message import Message
-from nsqkit.consumer.thread_receiver import ThreadReceiver
-from nsqkit.loop_thread import OneShot
+from nsqkit.consumer.thread_receiver import Request, ThreadReceiver
 from tests.threads import WAIT_LIMIT, start, until
 
 
@@ -90,15 +88,15 @@ def test_thread_after_its_timeout_gets_no_messages(receiver, producer, consumer)
 def test_messages_taken_for_interrupted_thread_are_requeued(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
-    result, other = OneShot[list[Message]](), OneShot[list[Message]]()
+    request, other = Request(2, is_shared=False), Request(2, is_shared=False)
     loop_client = consumer._opened()
-    loop_client.ask(lambda: receiver._on_wait(result, 2))
-    assert len(result.get()) == 2
-    loop_client.ask(lambda: receiver._on_interrupt(result))
+    loop_client.ask(lambda: receiver._on_wait(request))
+    assert len(request.get()) == 2
+    loop_client.ask(lambda: receiver._on_interrupt(request))
     assert len(receiver.take(1, None)) == 1
     until(lambda: consumer.stats().requeued == 2)
     until(lambda: consumer.stats().waiting == 2)  # they are delivered again
-    loop_client.ask(lambda: receiver._on_timeout(other))  # it has no effect
+    loop_client.ask(lambda: receiver._withdraw(other))  # it has no effect
 
 
 def test_finished_messages_are_collected(consumer, receiver, producer, monkeypatch):

@@ -47,7 +47,7 @@ class Outcomes:
         self._name = name
         self._find = find
         self._giving_up_count = 0
-        self._begun: set[tuple[str, bytes]] = set()
+        self._begun: set[tuple[str, bytes]] = set()  # whose last attempt has begun
         self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
         self._given_up: set[tuple[str, bytes]] = set()  # if its FIN is lost, a handler may begin it once more
         self._leave = anyio.Event()
@@ -62,7 +62,8 @@ class Outcomes:
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         key = message.nsqd_address, message.id
-        self._begun.add(key)
+        if self._is_last(message):
+            self._begun.add(key)
         self._given_up.discard(key)
         if key in self._late and is_new and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
@@ -93,12 +94,16 @@ class Outcomes:
     def end_late(self, message: Message) -> None:
         """Record that a handler has ended in which the message timed out, or lost its connection."""
         key = message.nsqd_address, message.id
-        if message.attempts >= self.attempts_max > 0 and key not in self._given_up:
+        if self._is_last(message) and key not in self._given_up:
             self._late.add(key)
 
     def forget(self, message: Message) -> None:
         """Record that the handler was cancelled, and not because of the message: another one may begin it."""
-        self._begun.discard((message.nsqd_address, message.id))
+        if self._is_last(message):  # a broker that was killed may have the number of attempts of before
+            self._begun.discard((message.nsqd_address, message.id))
+
+    def _is_last(self, message: Message) -> bool:
+        return message.attempts >= self.attempts_max > 0
 
     def end(self, message: Message) -> None:
         """Record that a handler, or ``giving_up``, has ended in any way."""
@@ -126,7 +131,7 @@ class Outcomes:
             raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
         key = message.nsqd_address, message.id
         if key not in self._begun and not self.has_key_errors:
-            text = f"{self._name} gives up {message.body[:60]!r}, which no handler has begun that was not cancelled"
+            text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was cancelled"
             raise self._world.failed(Broken(1, text))
         self._late.discard(key)
         self._given_up.add(key)

@@ -90,7 +90,8 @@ class Connection(Generic[S]):
         self._detached: Pump | None = None
         self._attempt: anyio.CancelScope | None = None  # encloses dialling and the session
         self._dialled_ns = 0
-        self._handshake_deadline_ns: int | None = None  # of dialling and handshake; None without
+        self._handshake_limit_ns = 0  # of dialling and handshake
+        self._handshake_deadline_ns: int | None = None  # the end of that time; None without a handshake
         self._stopped = False
         self._logged = ""  # the last error, as text
         self.is_running = True
@@ -187,7 +188,7 @@ class Connection(Generic[S]):
         """Dial, handshake and pump; return the error that ended it."""
         session = None
         self._dialled_ns = self._clock.now_ns()
-        self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns
+        self._limit_handshake(self._dial_timeout_ns)
         self._timer.check()
         try:
             with anyio.CancelScope() as self._attempt:
@@ -247,8 +248,12 @@ class Connection(Generic[S]):
             self._after(now_ns)
             self.wake()
 
+    def _limit_handshake(self, limit_ns: int) -> None:
+        self._handshake_limit_ns = limit_ns
+        self._handshake_deadline_ns = self._dialled_ns + limit_ns
+
     def _timeout(self) -> ConnectTimeout:
-        seconds = self._dial_timeout_ns / NS_PER_S
+        seconds = self._handshake_limit_ns / NS_PER_S
         return ConnectTimeout(f"{self.address} did not answer within {seconds:g} seconds")
 
     def _after(self, now_ns: int) -> None:
@@ -267,7 +272,7 @@ class Connection(Generic[S]):
             elif session.is_authenticating:
                 # The broker sends a request to an auth server, which may take longer than the handshake itself.
                 auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
-                self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns + auth_ns
+                self._limit_handshake(self._dial_timeout_ns + auth_ns)
         self._on_change(now_ns)
 
     def _call_on_connection(self, error: Exception | None) -> None:

@@ -416,7 +416,8 @@ class TestAuth:
                     await settle()
                     assert not bench.session.ended
                     bench.clock.advance(0.6)
-                await bench.wait_error(ConnectTimeout)
+                error = await bench.wait_error(ConnectTimeout)
+                assert str(error) == f"{ADDRESS} did not answer within 2.05 seconds"
 
     async def test_expired_grant_is_renewed_on_new_connection(self):
         async with running(auth_secret="hush") as bench:

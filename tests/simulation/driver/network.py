@@ -32,6 +32,7 @@ from tests.simulation.driver.wire import Wire
 HOST: Final[ContextVar[str]] = ContextVar("host")
 """The host that the present task runs on."""
 
+LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 DELAYS: Final = (0.0002, 0.0005, 0.002)
 NSQD_PORT: Final = 4150
 DIAL_MAX: Final = 130.0

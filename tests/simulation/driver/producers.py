@@ -27,7 +27,7 @@ from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.grants import REFUSALS
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
 from tests.simulation.driver.kept import check_acknowledged
-from tests.simulation.driver.network import HOST
+from tests.simulation.driver.network import HOST, LINK_FAULTS
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.tally import ProducerTally
@@ -42,6 +42,9 @@ LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 
 DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
 """Faults of a broker with which an answer, or the next connection, may take as long as ``connect_timeout``."""
+
+PROMPT_MAX = 1.0
+"""Seconds in which a publish over HTTP has its answer, whatever it is, if nothing delays it."""
 
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""
@@ -146,6 +149,7 @@ class Publisher:
             lasted = world.loop.time() - publish.begun
             if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
+            self.check_time(publish, lasted)
             if outcome == UNKNOWN:
                 self.on_unknown(publish, is_cancelled=scope.cancelled_caught)
 
@@ -185,6 +189,9 @@ class Publisher:
 
     def check_granted(self, publish: Publish) -> None:
         """Do nothing: HTTP needs no grant."""
+
+    def check_time(self, publish: Publish, lasted: float) -> None:
+        """Do nothing."""
 
     def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         """Do nothing."""
@@ -410,6 +417,19 @@ class HTTPPlayer(Publisher):
                 await self.producer.deferred_publish(publish.topic, bodies[0], step.values.get("delay_us", 0) / 1e6)
             case _:
                 await self.producer.publish(publish.topic, bodies[0])
+
+    def check_time(self, publish: Publish, lasted: float) -> None:
+        """Check that a publish has had its answer soon.
+
+        Raises:
+            Broken: it has not.
+        """
+        if lasted > PROMPT_MAX and not any(map(self._delays, self.world.plan.steps)):
+            raise Broken(27, f"{publish.names} over HTTP took {lasted:.3f} seconds")
+
+    def _delays(self, step: Step) -> bool:
+        is_of_other = "/" in step.who and step.who.partition("/")[0] != self.name
+        return step.verb in DELAYING_FAULTS or (step.verb in LINK_FAULTS and not is_of_other)
 
     def is_about_nsqd(self, error: NSQError) -> bool:
         return self.judge(error) == UNKNOWN

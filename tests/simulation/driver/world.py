@@ -29,7 +29,7 @@ from tests.simulation.driver.idle import Idle
 from tests.simulation.driver.kept import unnamed
 from tests.simulation.driver.lives import Lives
 from tests.simulation.driver.lookupd import Lookupd
-from tests.simulation.driver.network import HOST, Network
+from tests.simulation.driver.network import HOST, LINK_FAULTS, Network
 from tests.simulation.driver.node import Broker
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
@@ -52,7 +52,6 @@ NAMES_MAX: Final = 5.0
 """Seconds in which a broker writes the names of topics and channels, also after a failure."""
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
-LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 
 Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer | AuthServer
 KINDS: Final[dict[str, Callable[..., Player]]] = {

@@ -28,6 +28,16 @@ MUTANTS: Final = (
         breaks=(35,),
     ),
     Mutant(
+        "publishes over HTTP do not notice a commit that fails",
+        "they have no answer before another commit succeeds",
+        "broker/persistence.py",
+        "            broker.end_commit(ticket)\n        self._committed_ticket = ticket\n",
+        "            broker.end_commit(ticket)\n            self._committed_ticket = ticket\n",
+        size="driver",
+        plan="http-publish-as-the-disk-fails",
+        breaks=(27,),
+    ),
+    Mutant(
         "a message that waits to be sent again counts as lost",
         "its receipt says that it may have arrived, although its batch was refused and nothing was sent since",
         "producer/publisher.py",

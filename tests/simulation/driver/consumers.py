@@ -202,7 +202,7 @@ class ConsumerPlayer:
 
     def _connect(self, consumer: Consumer) -> None:
         assert self._tally is not None
-        self._tally.refused.clear()  # the delays of an nsqd that was taken away begin anew
+        self._tally.begin_anew()
         with suppress(*PERMANENT):  # it has ended because of a wrong address, or of its secret
             for lookupd in self.lookupds:
                 consumer.connect_to_lookupd(f"{lookupd}:4161")

@@ -84,6 +84,7 @@ class Network:
 
     Attributes:
         wires: makes the reader of each new connection of a host to an nsqd, for hosts whose bytes are read.
+        on_dial: called with the nsqd that a host begins to connect to, for the same hosts.
         on_refused: called with the nsqd that has refused a connection of a host, for the same hosts.
     """
 
@@ -92,6 +93,7 @@ class Network:
         self.is_asyncio = is_asyncio
         self.connections: list[Connection] = []
         self.wires: dict[str, Callable[[Stream], Wire]] = {}
+        self.on_dial: dict[str, Callable[[str], None]] = {}
         self.on_refused: dict[str, Callable[[str], None]] = {}
         self._seed = seed
         self._note = note
@@ -121,6 +123,8 @@ class Network:
         """As ``nsqkit.transport.tcp.connect_tcp``."""
         client, loop = HOST.get(), self.loop
         random = self._random(client, host)
+        if port == NSQD_PORT and client in self.on_dial:
+            self.on_dial[client](host)
         await pass_time(random.choice(DELAYS))
         while (until := self._partitioned_until(client, host)) > loop.time():
             with anyio.move_on_after(until - loop.time()):

@@ -96,6 +96,9 @@ class Pipe:
         if self.size <= CAPACITY < self.size + size:
             self.sender.on_room()
 
+    def now(self) -> float:
+        return self._loop.time()
+
     def clear(self) -> None:
         """Lose all that is on its way."""
         self._chunks.clear()
@@ -134,11 +137,13 @@ class Stream(ByteStream):
     Attributes:
         wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
         dialled_at: when a client of an nsqd began to connect.
+        closed_at: when this end was closed.
         is_detached: a thread has the connection.
     """
 
     wire: Wire | None = None
     dialled_at = math.inf
+    closed_at = math.inf
     is_detached = False
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
@@ -283,6 +288,7 @@ class Stream(ByteStream):
         if self._closed:
             return
         was_over, self._closed = self.is_over, True
+        self.closed_at = self._out.now()
         self._arrived.set()
         self._room.set()
         if was_over:

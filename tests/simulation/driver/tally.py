@@ -24,6 +24,10 @@ COUNTS: Final = ("received", "finished", "requeued", "touched", "refused")
 REFUSED_COUNT: Final = 20
 GROWN_COUNT: Final = 6
 """Refused attempts to connect after which the delays have grown from 0.1 s to 3 s, the longest that plans have."""
+DELAY_MIN: Final = 0.1
+"""Seconds: the default of ``reconnect_delay_min``."""
+TURNS_MAX: Final = 0.01
+"""Seconds that a client may take beside that."""
 DELAY_SHARE: Final = 0.15
 """The least share of the longest delay that the mean of ``REFUSED_COUNT`` has; it is lower once in a billion times."""
 SENT_AGAIN: Final = (b"E_BAD_MESSAGE", b"E_BAD_BODY")
@@ -35,7 +39,6 @@ class _Tally:
 
     Attributes:
         delay_max: the longest delay before another attempt to connect; 0 if attempts are not counted.
-        refused: the times of the attempts to connect that were refused since the last one that was not, by the nsqd.
     """
 
     def __init__(self, world: World, name: str, nodes: list[str]) -> None:
@@ -45,19 +48,36 @@ class _Tally:
         self._nodes = nodes
         self._begun = world.loop.time()
         self.delay_max = 0.0
-        self.refused: defaultdict[str, list[float]] = defaultdict(list)
+        self._refused: defaultdict[str, list[float]] = defaultdict(list)
+        self._last: dict[str, tuple[Stream, Wire]] = {}  # of each nsqd that was not dialled again
         world.network.wires[name] = self._make
+        world.network.on_dial[name] = self._on_dial
         world.network.on_refused[name] = self._on_refused
 
     def _make(self, stream: Stream) -> Wire:
         wire = Wire(self.world.loop.time, self.on_messages, self.on_answer)
         self.wires.append((stream, wire))
-        self.refused.pop(stream.remote_host, None)
+        self._refused.pop(stream.remote_host, None)
+        self._last[stream.remote_host] = stream, wire
         return wire
+
+    def begin_anew(self) -> None:
+        """Forget the attempts to connect: an nsqd was taken away, or is there again."""
+        self._refused.clear()
+        self._last.clear()
+
+    def _on_dial(self, node: str) -> None:
+        """Check that the first attempt after a useful connection comes soon."""
+        if node in self._last and self.delay_max:
+            stream, wire = self._last.pop(node)
+            waited = self.world.loop.time() - stream.closed_at
+            if wire.is_useful and waited > DELAY_MIN + TURNS_MAX:
+                text = f"{self.name} dials {node} after {waited:.3f} seconds, and the connection before was useful"
+                raise self.world.failed(Broken(36, text))
 
     def _on_refused(self, node: str) -> None:
         """Check that the delays between attempts to connect grow."""
-        times = self.refused[node]
+        times = self._refused[node]
         times.append(self.world.loop.time())
         if self.delay_max and len(times) > GROWN_COUNT + REFUSED_COUNT:
             mean = (times[-1] - times[-1 - REFUSED_COUNT]) / REFUSED_COUNT

@@ -197,6 +197,11 @@ class Wire:
         elif count is None and self.has_part:
             self._early = payload
 
+    @property
+    def is_useful(self) -> bool:
+        """Whether it has brought a message, or an answer to a publish."""
+        return bool(self.counts["received"]) or any(error is None for _, error in self.answered)
+
     def _take_answer(self, error: bytes | None) -> None:
         self.answered.append((self.sent.popleft(), error))
         self._on_answer(self.answered[-1][0])

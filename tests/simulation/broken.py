@@ -40,7 +40,7 @@ INVARIANTS: Final = {
     33: "all replays of a partition are equal",
     34: "a publish with enough attempts succeeds while one of its nsqds is healthy",
     35: "a publish counts as lost only if it was given to a connection",
-    36: "an nsqd that refuses connections is dialled less and less often",
+    36: "a client dials soon after a useful connection, and less and less often while it is refused",
 }
 """The numbers are those of the design of the simulation; 31 to 33 are about slot logs, and the others came later."""
 

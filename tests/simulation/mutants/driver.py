@@ -8,6 +8,16 @@ from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS: Final = (
     Mutant(
+        "a useful connection does not end the delays of those before it",
+        "after a few lost connections a client waits for seconds before it connects again",
+        "client/connection.py",
+        "                self._reconnect.connected()\n",
+        "",
+        100,
+        "driver",
+        breaks=(36,),
+    ),
+    Mutant(
         "linger: the first waiter of a refused batch alone gets an answer",
         "publishes that were sent together wait for ever after the broker has refused their command",
         "producer/pool_connection.py",

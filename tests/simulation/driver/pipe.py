@@ -39,10 +39,11 @@ class Pipe:
         size: bytes that were sent and not read.
         total: bytes that were ever sent.
         late_since, late_at: the times between which bytes are late because of a fault.
+        blocked_since: when the receiver has last taken any of more bytes than the pipe has room for.
     """
 
     __slots__ = (
-        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead", "late_at"),
+        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "blocked_since", "is_dead", "late_at"),
         *("late_since", "pause", "receiver", "sender", "size", "slice_max", "total"),
     )
 
@@ -56,6 +57,7 @@ class Pipe:
         self.slice_max = 0
         self.pause = 0.0
         self.late_since, self.late_at = math.inf, 0.0
+        self.blocked_since = math.inf
         self.size = 0
         self.total = 0
         self.sender: Stream
@@ -65,6 +67,8 @@ class Pipe:
         if data is not None:
             self.size += len(data)
             self.total += len(data)
+            if self.size > CAPACITY:
+                self.blocked_since = min(self.blocked_since, self._loop.time())
         self._chunks.append(data)
         self._schedule(self._random.choice(DELAYS))
 
@@ -93,6 +97,7 @@ class Pipe:
     def read(self, size: int) -> None:
         """Record that the receiver has read so many bytes."""
         self.size -= size
+        self.blocked_since = self._loop.time() if self.size > CAPACITY else math.inf
         if self.size <= CAPACITY < self.size + size:
             self.sender.on_room()
 
@@ -138,12 +143,14 @@ class Stream(ByteStream):
         wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
         dialled_at: when a client of an nsqd began to connect.
         closed_at: when this end was closed.
+        blocked_for: seconds for which it had sent more than the kernel takes then, and the peer had taken nothing.
         is_detached: a thread has the connection.
     """
 
     wire: Wire | None = None
     dialled_at = math.inf
     closed_at = math.inf
+    blocked_for = 0.0
     is_detached = False
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
@@ -289,6 +296,7 @@ class Stream(ByteStream):
             return
         was_over, self._closed = self.is_over, True
         self.closed_at = self._out.now()
+        self.blocked_for = self.closed_at - self._out.blocked_since
         self._arrived.set()
         self._room.set()
         if was_over:

@@ -28,6 +28,8 @@ DELAY_MIN: Final = 0.1
 """Seconds: the default of ``reconnect_delay_min``."""
 TURNS_MAX: Final = 0.01
 """Seconds that a client may take beside that."""
+WRITE_MAX: Final = 1.5 + 0.1
+"""Seconds in which a client ends a connection that takes nothing: ``write_timeout`` is 1, and it looks twice in it."""
 DELAY_SHARE: Final = 0.15
 """The least share of the longest delay that the mean of ``REFUSED_COUNT`` has; it is lower once in a billion times."""
 SENT_AGAIN: Final = (b"E_BAD_MESSAGE", b"E_BAD_BODY")
@@ -90,6 +92,16 @@ class _Tally:
 
     def on_answer(self, bodies: list[bytes]) -> None:
         """Do nothing."""
+
+    def check_written(self) -> None:
+        """Check that no connection was kept whose nsqd takes nothing.
+
+        Raises:
+            Broken: one was.
+        """
+        for stream, _ in self.wires:
+            text = f"{stream.remote_host} took nothing from {self.name} for {stream.blocked_for:.3f} seconds"
+            conclude(28, stream.blocked_for <= WRITE_MAX, text)
 
     @property
     def is_read(self) -> bool:
@@ -161,6 +173,7 @@ class ConsumerTally(_Tally):
             Broken: they are not what the bytes say.
         """
         conclude(13, stats.given_up == self.given_up, f"{self.name} gave up {self.given_up} messages: {stats}")
+        self.check_written()
         if not self.is_read:
             return
         total: Counter[str] = Counter()
@@ -206,6 +219,7 @@ class ProducerTally(_Tally):
         Raises:
             Broken: they are not what the bytes say.
         """
+        self.check_written()
         if not self.is_read:
             return
         acknowledged = refused = lost = 0

@@ -103,6 +103,9 @@ class _Drawing:
         if "unanswered" in self._faults:
             who = [*self._lookupds, *(f"{name}/{node}" for name, node in links)]
             steps += draw_rare.unanswered(self._random("unanswered"), who, self._duration_us)
+        random = self._random("partly taken")
+        if links and {"slow", "half-open"} <= self._faults and self._some(random, 0.2):
+            steps += draw_rare.partly_taken(random, list(nodes), self._topics, self._duration_us)
         random = self._random("loop")
         dead = [player["dead_letters"]["topic"] for player in players.values() if "dead_letters" in player]
         world_options: dict[str, Any] = {

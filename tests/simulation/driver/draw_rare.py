@@ -111,6 +111,17 @@ def refused_publishes(
         yield Step(at_us + later_us, name, "publish", {"how": "publish", "topic": random.choice(list(topics))})
 
 
+def partly_taken(random: Random, nodes: list[str], topics: Iterable[str], duration_us: int) -> Iterator[Step]:
+    """Yield a large publish of which an nsqd takes a part, and nothing after that, though it sends heartbeats."""
+    at_us = random.randint(1, duration_us)
+    for node in nodes:
+        link = f"producer-1/{node}"
+        yield Step(at_us, link, "slow", {"size": 7, "pause_us": 20_000})
+        yield Step(at_us + 700_000, link, "half-open", {"sender": "player", "both": False})
+    values = {"how": "publish nowait", "topic": random.choice(list(topics)), "size": 6_000}
+    yield Step(at_us + 1, "producer-1", "publish", values)
+
+
 def stopped_batch(random: Random, name: str, nodes: list[str], topics: Iterable[str]) -> Iterator[Step]:
     """Yield a publish of several messages, and a stop while its parts are put: early, as faults end connections."""
     at_us, node = random.randint(5_000, 20_000), random.choice(nodes)

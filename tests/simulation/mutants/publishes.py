@@ -28,6 +28,16 @@ MUTANTS: Final = (
         breaks=(35,),
     ),
     Mutant(
+        "write_timeout does not hold behind bytes that were taken",
+        "a publish whose nsqd takes a part of it, and nothing after that, waits as long as heartbeats arrive",
+        "transport/write_timeout.py",
+        "        unsent_size = stream.unsent_size\n    raise",
+        "    raise",
+        size="driver",
+        plan="large-publish-that-is-partly-taken",
+        breaks=(28,),
+    ),
+    Mutant(
         "publishes over HTTP do not notice a commit that fails",
         "they have no answer before another commit succeeds",
         "broker/persistence.py",

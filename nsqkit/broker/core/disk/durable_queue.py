@@ -35,13 +35,26 @@ PASSED_MAX: Final = 10_000
 """Messages that one sync reads past, since the event loop waits for it."""
 
 
+@attrs.define
+class _Aside:
+    """A message that was put aside.
+
+    Attributes:
+        since: it was written here, or behind.
+        is_finished: whether it is finished.
+    """
+
+    since: Position
+    is_finished: bool = False
+
+
 class DurableQueue(DiskQueue):
     """One queue whose messages are finished one by one; the arguments are those of ``DiskQueue``."""
 
     def __init__(self, files: FileStore, name: str, options: BrokerOptions, state: SyncState) -> None:
         self._unfinished: dict[bytes, tuple[int, int, int]] = {}  # by id: number, file, offset; in that order
         self._taken = 0
-        self._aside: dict[bytes, bool] = {}  # written and not read; whether they are finished
+        self._aside: dict[bytes, _Aside] = {}  # by id; written and not read
         self._keeps_settled = False
         super().__init__(files, name, options, state)
         self._settled = self._settling = self._progress()  # on disk; by the sync that runs
@@ -49,26 +62,42 @@ class DurableQueue(DiskQueue):
     def __len__(self) -> int:
         return max(self._depth - len(self._aside), 0)
 
-    def put_aside(self, frames: Sequence[bytes]) -> None:
+    def put_aside(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Write messages that are held elsewhere until they are put back or finished; ``take`` passes them over.
 
-        If not all of them could be written, an OSError is raised.
+        Returns:
+            The messages. Those with the id of another message have a new one.
+
+        Raises:
+            OSError: not all of them could be written.
         """
-        ids = list(map(id_of, frames))
-        self._aside.update(dict.fromkeys(ids, False))
+        frames = [self._with_own_id(frame) for frame in frames]
+        ids, since = list(map(id_of, frames)), attrs.evolve(self._write)
+        self._aside.update((message_id, _Aside(since)) for message_id in ids)
         try:
             self.put(frames)
         except OSError:
             for message_id in ids:
                 del self._aside[message_id]
             raise
+        return frames
+
+    def _with_own_id(self, frame: bytes) -> bytes:
+        """Return a message, with a new id if another one has its id: each message is finished by its id.
+
+        One of them was written by a broker whose clock was set back, or twice because a stop was interrupted. There may
+        be many of them, so a new id may be that of another one, too.
+        """
+        while id_of(frame) in self._unfinished or id_of(frame) in self._aside:
+            frame = self._state.guids.renew(frame)
+        return frame
 
     def finish(self, ids: Iterable[bytes]) -> None:
         """Let messages go: they need not be read again."""
         finished = 0
         for message_id in ids:
             if self._unfinished.pop(message_id, None) is None and message_id in self._aside:
-                self._aside[message_id] = True
+                self._aside[message_id].is_finished = True
             finished += 1
         self._count(finished)
 
@@ -76,16 +105,18 @@ class DurableQueue(DiskQueue):
         file, offset = self._read.file, self._read.offset
         frames = []
         for frame in super()._next_frames(count):
-            if id_of(frame) in self._unfinished:
-                # Written by a broker whose clock was set back, or twice because a stop was interrupted. Each message
-                # is finished by its id, so each needs an id.
-                frame = self._state.guids.renew(frame)
-            message_id = id_of(frame)
-            is_finished = self._aside.pop(message_id, None)
-            if not is_finished:
-                self._unfinished[message_id] = (self._taken, file, offset)
-            if is_finished is None:
+            message_id, place = id_of(frame), (self._taken, file, offset)
+            aside = self._aside.get(message_id)
+            if aside is None or Position(file, offset) < aside.since:
+                if aside is not None or message_id in self._unfinished:
+                    frame = self._with_own_id(frame)
+                    message_id = id_of(frame)
+                self._unfinished[message_id] = place
                 frames.append(frame)
+            else:
+                del self._aside[message_id]
+                if not aside.is_finished:
+                    self._unfinished[message_id] = place
             self._taken += 1
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
@@ -93,7 +124,11 @@ class DurableQueue(DiskQueue):
     @property
     def _has_finished_alone(self) -> bool:
         """Whether all messages were put aside, and some of them are finished."""
-        return self._depth == len(self._aside) and any(self._aside.values())
+        return self._depth == len(self._aside) and self._has_finished_aside
+
+    @property
+    def _has_finished_aside(self) -> bool:
+        return any(aside.is_finished for aside in self._aside.values())
 
     def _pass_aside(self) -> bool:
         """Read past some messages that were put aside if there are no others: nothing else takes a message then.
@@ -223,7 +258,7 @@ class DurableQueue(DiskQueue):
         frames: list[bytes] = []
         if self._depth <= PASSED_MAX:
             with suppress(UnreadableError):
-                while any(self._aside.values()) and self._read < self._write:
+                while self._has_finished_aside and self._read < self._write:
                     frames += self._next_frames(PASSED_MAX)  # of one file
                     self._leave_complete_file()
         return frames
@@ -247,8 +282,8 @@ class KeptQueue(MessageQueue):
         """Add messages at the end that were taken from this queue; they are still on disk, so memory may hold them."""
         self._memory.extend(frames)
 
-    def put_aside(self, frames: Sequence[bytes]) -> None:
-        self._durable.put_aside(frames)
+    def put_aside(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        return self._durable.put_aside(frames)
 
     def leave(self) -> None:
         self._durable.leave()

@@ -182,8 +182,9 @@ class MessageQueue:
         """Add messages at the end that were taken from this queue."""
         self.keep(frames)
 
-    def put_aside(self, frames: Sequence[bytes]) -> None:
-        """Store messages that are held elsewhere, and may be put back."""
+    def put_aside(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """Store messages that are held elsewhere, and may be put back; return them, perhaps with new ids."""
+        return frames
 
     def finish(self, frames: Iterable[bytes]) -> None:
         """Record that messages which were taken will not be put back."""

@@ -134,8 +134,7 @@ class Channel:
         Raises:
             OSError: they could not be stored, or not all of them.
         """
-        self.queue.put_aside(frames)
-        for frame in frames:
+        for frame in self.queue.put_aside(frames):
             self.message_count += 1
             self._defer(frame, due_ns)
 

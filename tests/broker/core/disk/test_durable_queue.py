@@ -202,6 +202,50 @@ def test_close_that_cannot_write_loses_no_message_in_front_of_finished_ones():
     assert set(numbers(again.take(20, 1 << 20))) >= {*range(8)}
 
 
+def same_id(number: int, other: int) -> bytes:
+    """Return the message of a number with the id of another one, as after a clock was set back."""
+    return encode_message(number, 1, b"%016x" % other, b"body %d" % number)
+
+
+def test_message_is_not_taken_for_a_later_one_put_aside_with_its_id(tmp_path):
+    queue = opened(tmp_path)
+    queue.put([frame(0)])
+    queue.put_aside([same_id(1, 0)])
+    queue.finish([frame(0)[ID]])
+    taken = queue.take(10)
+    assert numbers(taken) == [0]
+    settle(queue)
+    assert numbers(opened(tmp_path).take(10)) == [0, 1]
+    queue.finish(map(id_of, taken))
+    settle(queue)
+    assert numbers(opened(tmp_path).take(10)) == []
+
+
+def test_message_put_aside_has_another_id_than_an_unfinished_one(tmp_path):
+    queue = opened(tmp_path)
+    queue.put([frame(0)])
+    queue.take(10)
+    (aside,) = queue.put_aside([same_id(1, 0)])
+    (again,) = queue.put_aside([same_id(2, 0)])
+    assert len({frame(0)[ID], id_of(aside), id_of(again)}) == 3
+    queue.finish([id_of(aside), id_of(again)])
+    assert queue.take(10) == []
+    settle(queue)
+    assert numbers(opened(tmp_path).take(10)) == [0, 1, 2]  # those behind it, too
+    queue.finish([frame(0)[ID]])
+    settle(queue)
+    assert numbers(opened(tmp_path).take(10)) == []
+
+
+def test_new_id_is_not_that_of_an_unfinished_message(tmp_path):
+    state = new_state()
+    queue = DurableQueue(DirectoryFileStore(str(tmp_path)), "t", LIMITS, state)
+    first = new_state().guids.renew(frame(0))  # with the next id
+    queue.put([first, frame(1), same_id(2, 1)])
+    taken = queue.take(10)
+    assert len({id_of(each) for each in taken}) == 3
+
+
 def test_close_writes_no_message_put_aside_twice(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0)])

@@ -60,7 +60,7 @@ MUTANTS: Final = (
         "fsync: deferred messages alone are never dropped",
         "files and memory grow, and all deferred messages come once more after a restart (found by a world)",
         DURABLE,
-        "        return self._depth == len(self._aside) and any(self._aside.values())\n",
+        "        return self._depth == len(self._aside) and self._has_finished_aside\n",
         "        return False\n",
         4_000,
         breaks=(23,),

@@ -99,8 +99,8 @@ async def test_max_in_flight_changes_at_run_time(nsqd: Server, topic: str):
                 nsqd,
                 topic,
             )
-        assert consumer.is_starved
         messages = await take(consumer, 5)
+        assert consumer.is_starved
         consumer.change_max_in_flight(1)
         for message in messages:
             message.finish()

@@ -238,9 +238,8 @@ def test_message_put_aside_has_another_id_than_an_unfinished_one(tmp_path):
 
 
 def test_new_id_is_not_that_of_an_unfinished_message(tmp_path):
-    state = new_state()
-    queue = DurableQueue(DirectoryFileStore(str(tmp_path)), "t", LIMITS, state)
-    first = new_state().guids.renew(frame(0))  # with the next id
+    queue = opened(tmp_path)
+    first = new_state().guids.renew(frame(0))  # with the first id that the queue gives
     queue.put([first, frame(1), same_id(2, 1)])
     taken = queue.take(10)
     assert len({id_of(each) for each in taken}) == 3

@@ -214,7 +214,7 @@ class World:
             self._note("stop")
             machine.stop()
         found = Machine(Disk(self.disk.files), self.options, self.now_ns, DiskStorage)
-        self._rules.drained(found.contents(), self.disk.files, is_stopped=is_stopped)
+        self._rules.drained(found.contents(), self.disk.files, is_stopped=is_stopped, has_rest=self.disk.has_uncut_rest)
         found.drop()
         machine.drop()
 

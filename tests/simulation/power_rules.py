@@ -166,10 +166,14 @@ class Rules:
         elif not is_clean and not killed:
             self._ids = {key: body for key, body in self._ids.items() if body in self.acknowledged}
 
-    def drained(self, found: Contents, files: Mapping[str, bytes], *, is_stopped: bool) -> None:
-        """Check that nothing comes back after all messages are finished, and the sync of the last ones is over."""
-        if self._is_torn:
-            return  # files may be back whose names a power cut has brought back
+    def drained(self, found: Contents, files: Mapping[str, bytes], *, is_stopped: bool, has_rest: bool) -> None:
+        """Check that nothing comes back after all messages are finished, and the sync of the last ones is over.
+
+        Not if files may be back whose names a power cut has brought back, nor with the rest of a write that failed,
+        which could not be cut off, and whose messages memory had.
+        """
+        if self._is_torn or has_rest:
+            return
         if self._has_faults:
             # A message that was refused may be in a file that could not be cut off again, and a full disk keeps old
             # positions, behind which a start does not find all files.

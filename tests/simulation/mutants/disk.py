@@ -66,6 +66,26 @@ MUTANTS: Final = (
         breaks=(23,),
     ),
     Mutant(
+        "fsync: a deferred message with a damaged id still counts as in the file",
+        "another acknowledged message, behind it, is not delivered, and lost at a stop (found by a world)",
+        DURABLE,
+        "        self._forget_passed()\n        return frames\n",
+        "        return frames\n",
+        300,
+        "power",
+        breaks=(15,),
+        seed=15_133_100,
+    ),
+    Mutant(
+        "files without positions stay where they are",
+        "after a power cut, finished messages come back when their queue has come to their file (found by a world)",
+        "broker/core/disk/storage.py",
+        "        set_aside_unknown(self._files, self)\n",
+        "",
+        plan="files-without-positions",
+        breaks=(9,),
+    ),
+    Mutant(
         "messages that were not counted are subtracted from those that were put later",
         "with a deferred message, a queue counts as empty although it has acknowledged messages",
         "broker/core/disk/disk_queue.py",
@@ -186,14 +206,12 @@ MUTANTS: Final = (
         "fsync: a DPUB that the disk refused stays a message that is held elsewhere",
         "the depth is too low, and the last messages of the channel are not delivered",
         "broker/core/disk/durable_queue.py",
-        """        try:
-            self.put(frames)
-        except OSError:
-            for message_id in ids:
-                del self._aside[message_id]
-            raise
+        "        self.put(frames)\n        end = attrs.evolve(self._write)\n",
+        """        end = Position(1 << 60)
+        self._aside.update((id_of(frame), _Aside(begin, end)) for frame in frames)
+        self.put(frames)
+        end = attrs.evolve(self._write)
 """,
-        "        self.put(frames)\n",
         4_000,
         "power",
         breaks=(26,),
@@ -215,7 +233,7 @@ MUTANTS: Final = (
         "fsync: a message counts as held elsewhere because one that was put aside later has its id",
         "after an id was given twice, as a disk failed and a clock was set back, a message is never delivered",
         "broker/core/disk/durable_queue.py",
-        "            if aside is None or Position(file, offset) < aside.since:\n",
+        "            if aside is None or Position(file, offset) < aside.begin:\n",
         "            if aside is None:\n",
         1,
         "power",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -40,11 +41,13 @@ class _Aside:
     """A message that was put aside.
 
     Attributes:
-        since: it was written here, or behind.
+        begin: it was written here, or behind.
+        end: it was written before this place.
         is_finished: whether it is finished.
     """
 
-    since: Position
+    begin: Position
+    end: Position
     is_finished: bool = False
 
 
@@ -72,14 +75,10 @@ class DurableQueue(DiskQueue):
             OSError: not all of them could be written.
         """
         frames = [self._with_own_id(frame) for frame in frames]
-        ids, since = list(map(id_of, frames)), attrs.evolve(self._write)
-        self._aside.update((message_id, _Aside(since)) for message_id in ids)
-        try:
-            self.put(frames)
-        except OSError:
-            for message_id in ids:
-                del self._aside[message_id]
-            raise
+        begin = attrs.evolve(self._write)
+        self.put(frames)
+        end = attrs.evolve(self._write)
+        self._aside.update((id_of(frame), _Aside(begin, end)) for frame in frames)
         return frames
 
     def _with_own_id(self, frame: bytes) -> bytes:
@@ -107,7 +106,7 @@ class DurableQueue(DiskQueue):
         for frame in super()._next_frames(count):
             message_id, place = id_of(frame), (self._taken, file, offset)
             aside = self._aside.get(message_id)
-            if aside is None or Position(file, offset) < aside.since:
+            if aside is None or Position(file, offset) < aside.begin:
                 if aside is not None or message_id in self._unfinished:
                     frame = self._with_own_id(frame)
                     message_id = id_of(frame)
@@ -119,7 +118,18 @@ class DurableQueue(DiskQueue):
                     self._unfinished[message_id] = place
             self._taken += 1
             offset += len(frame) - 4  # a record has one number less than a frame
+        self._forget_passed()
         return frames
+
+    def _go_to_file(self, number: int) -> None:
+        super()._go_to_file(number)
+        self._forget_passed()
+
+    def _forget_passed(self) -> None:
+        """Forget the messages that were put aside and not found: their ids, or their files, are damaged."""
+        passed = takewhile(lambda item: not self._read < item[1].end, self._aside.items())
+        for message_id, _ in list(passed):
+            del self._aside[message_id]
 
     @property
     def _has_finished_alone(self) -> bool:

@@ -34,6 +34,15 @@ FILES_TRIED: Final = 100
 OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors whose reason is the process, not the file."""
 
+INFIX: Final = ".diskqueue."
+"""What follows the name of a queue in the names of its files."""
+
+META_SUFFIX: Final = "meta.dat"
+"""The end of the name of the positions."""
+
+RECORDS_SUFFIX: Final = re.compile(r"(\d{6,19})\.dat")
+"""The end of the name of a file of records, with its number."""
+
 _META = re.compile(
     rb"\s*(-?\d{1,19})\s+(\d{1,19})\s*,\s*(\d{1,19})\s+(\d{1,19})\s*,\s*(\d{1,19})(?!\d)"
 )  # nsqd lets its depth go below 0
@@ -72,7 +81,7 @@ def from_meta(meta: bytes) -> Positions | None:
 
 def meta_name(queue: str) -> str:
     """Return the name of the file of a queue's positions."""
-    return f"{queue}.diskqueue.meta.dat"
+    return f"{queue}{INFIX}{META_SUFFIX}"
 
 
 def replace_damaged(files: FileStore, queue: str, damaged: bytes | None, meta: bytes) -> None:
@@ -102,7 +111,7 @@ def replace_damaged(files: FileStore, queue: str, damaged: bytes | None, meta: b
 
 def file_name(queue: str, number: int) -> str:
     """Return the name of a file of a queue's records."""
-    return f"{queue}.diskqueue.{number:06d}.dat"
+    return f"{queue}{INFIX}{number:06d}.dat"
 
 
 def file_numbers(files: FileStore, queue: str, first: int, last: int) -> Sequence[int]:
@@ -112,7 +121,8 @@ def file_numbers(files: FileStore, queue: str, first: int, last: int) -> Sequenc
     """
     if last - first < FILES_TRIED:
         return range(first, last + 1)
-    name = re.compile(re.escape(queue) + r"\.diskqueue\.(\d{6,19})\.dat")
-    found = map(name.fullmatch, files.names(f"{queue}.diskqueue."))
+    begin = f"{queue}{INFIX}"
+    names = [name for name in files.names(begin) if name.startswith(begin)]
+    found = map(RECORDS_SUFFIX.fullmatch, (name.removeprefix(begin) for name in names))
     numbers = {int(each[1]) for each in found if each is not None}
     return sorted(number for number in numbers if first <= number <= last)

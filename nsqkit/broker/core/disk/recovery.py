@@ -113,6 +113,31 @@ class Recovery:
         return True
 
 
+def set_aside_unknown(files: FileStore, state: SyncState) -> None:
+    """Rename the files of queues without positions to ``….bad``, and report them: a power cut can leave them.
+
+    Such a queue counts as empty, and begins again with its first file. A later process would take the old files for the
+    ones that follow it.
+    """
+    try:
+        names = sorted(files.names(positions.INFIX))
+    except OSError as error:
+        state.report(f"the data path cannot be listed: {error_text(error)}")
+        return
+    records: dict[str, str] = {}
+    known: set[str] = set()
+    for name in names:
+        queue, _, rest = name.rpartition(positions.INFIX)
+        if rest == positions.META_SUFFIX:
+            known.add(queue)
+        elif positions.RECORDS_SUFFIX.fullmatch(rest):
+            records[name] = queue
+    for name, queue in records.items():
+        if queue not in known:
+            state.report(f"{name} is set aside as {name}.bad: its queue has no positions")
+            rename_bad(files, name, state)
+
+
 def size_of(files: FileStore, name: str, state: SyncState) -> int:
     """Return the size of a file, 0 if there is none, or raise OSError; a directory of that name is renamed."""
     try:

@@ -17,6 +17,7 @@ from nsqkit.broker.core.disk.file_store import FileStore
 from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.disk.id_mark import FILE_NAME, read_used_tick, write_mark
 from nsqkit.broker.core.disk.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.broker.core.disk.recovery import set_aside_unknown
 from nsqkit.broker.core.disk.sync import HEALTHY, SyncBatch, SyncState
 from nsqkit.broker.core.options import BrokerOptions
 
@@ -56,10 +57,11 @@ class DiskStorage(SyncState):
         self._mark_waits = False  # for the deadline, to be written once more
 
     def open(self, now_ns: int) -> None:
-        """Read which ids were given before, and reserve the next ones if the clock is behind them.
+        """Set unknown files aside, read which ids were given, and reserve the next ones if the clock is behind them.
 
         Call it when the directory is locked, before a queue is opened.
         """
+        set_aside_unknown(self._files, self)
         used_tick = self.guids.used_tick = read_used_tick(self._files, self.reports)
         if used_tick < now_ns >> 20:
             return

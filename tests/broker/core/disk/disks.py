@@ -134,7 +134,11 @@ class MemoryFile:
         self._directory.write(self._content, position, data)
 
     def truncate(self, size: int) -> None:
-        self._operate()
+        try:
+            self._operate()
+        except OSError:
+            self._directory.has_uncut_rest = True
+            raise
         self._content.truncate(size)
 
     def size(self) -> int:
@@ -163,6 +167,7 @@ class MemoryFileStore:
         operation_count: operations so far; sync_count: syncs of files among them; name_sync_count: those of names.
         open_count: files that are open.
         modified_ns: when any file was modified last.
+        has_uncut_rest: the rest of a write that failed could not be cut off.
     """
 
     has_removed = False
@@ -174,6 +179,7 @@ class MemoryFileStore:
         self.sync_count = self.name_sync_count = 0
         self.open_count = 0
         self.modified_ns = 0
+        self.has_uncut_rest = False
         self._names = {name: Content(bytearray(data), data) for name, data in (files or {}).items()}
         self._synced_names = dict(self._names)
         self._changes: list[dict[str, Content | None]] = []

@@ -221,6 +221,21 @@ def test_message_is_not_taken_for_a_later_one_put_aside_with_its_id(tmp_path):
     assert numbers(opened(tmp_path).take(10)) == []
 
 
+def test_damaged_message_put_aside_hides_no_other_one():
+    store = MemoryFileStore()
+    queue = DurableQueue(store, "t", LIMITS, new_state())
+    queue.put_aside([frame(0)])
+    queue.put([frame(1)])
+    file = store.open("t.diskqueue.000000.dat")
+    file.write_at(20, b"!")  # in the id
+    file.close()
+    queue.finish([frame(0)[ID]])
+    assert numbers(queue.take(1)) == [0]
+    settle(queue)
+    assert len(queue) == 1
+    assert numbers(queue.take(1)) == [1]
+
+
 def test_message_put_aside_has_another_id_than_an_unfinished_one(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(0)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.records import to_records
-from nsqkit.broker.core.disk.recovery import READ_SIZE, count_unrecorded, cut_off, size_of
+from nsqkit.broker.core.disk.recovery import READ_SIZE, count_unrecorded, cut_off, set_aside_unknown, size_of
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
@@ -30,6 +30,19 @@ def test_size_of_a_file(tmp_path):
     assert [size_of(DirectoryFileStore(str(tmp_path)), name, state) for name in "tud"] == [5, 0, 0]
     assert state.reports == ["d is a directory"]
     assert tmp_path.joinpath("d.bad").is_dir()
+
+
+def test_files_of_a_queue_without_positions_are_set_aside():
+    known = {"a.diskqueue.meta.dat": b"", "a.diskqueue.000003.dat": b"1", "b.diskqueue.000001.dat.bad": b"2"}
+    directory, state = MemoryFileStore(known | {"a:b.diskqueue.000003.dat": b"3"}), new_state()
+    set_aside_unknown(directory, state)
+    assert directory.files == known | {"a:b.diskqueue.000003.dat.bad": b"3"}
+    set_aside_unknown(directory, state)
+    name = "a:b.diskqueue.000003.dat"
+    assert state.reports == [f"{name} is set aside as {name}.bad: its queue has no positions"]
+    directory.fail(errno.EMFILE)
+    set_aside_unknown(directory, state)
+    assert state.reports[1:] == ["the data path cannot be listed: Too many open files"]
 
 
 def test_cutting_off_at_a_position_behind_the_end_changes_nothing():

@@ -54,7 +54,7 @@ class Damages:
         position = random.choice((random.randrange(len(content.data)), _last_record(content.data)))
         new = bytes(random.randrange(0x21, 0x100) for _ in range(size))  # a client cannot answer an id with a space
         new = random.choice((bytes(size), new))[: len(content.data) - position]
-        self._forget(name, content)
+        self._forget(name, content.data)
         content.data[position : position + size] = new
         synced = bytearray(content.synced)
         synced[position : position + size] = new[: max(len(synced) - position, 0)]
@@ -62,18 +62,18 @@ class Damages:
         self._note(f"{size} bytes at {position} of {name} are damaged")
         self._damaged[name] = content, disk.contents.get(f"{name}.bad")
 
-    def _forget(self, name: str, content: Content) -> None:
-        """Do not demand the messages whose bodies are in a file any more."""
+    def _forget(self, name: str, data: bytes | bytearray) -> None:
+        """Do not demand the messages any more whose bodies are in the data of a file."""
         found = RECORDS.fullmatch(name)
         assert found is not None
         topic, _, channel = found[1].encode().partition(b":")
         places = {channel, TOPIC} if channel else {*CHANNELS, TOPIC}  # those of the topic may be in any channel
         for place in places:
             owed = self._ledger.owed.get((topic, place), {})
-            for body in [body for body in owed if body in content.data]:
+            for body in [body for body in owed if body in data]:
                 del owed[body]
         for publish in self._ledger.unanswered:
-            if publish.topic == topic and any(body in content.data for body in publish.bodies):
+            if publish.topic == topic and any(body in data for body in publish.bodies):
                 publish.places -= places
 
     def update(self, disk: Disk) -> None:
@@ -84,9 +84,10 @@ class Damages:
                 del self._damaged[name]
 
     def _forget_all(self, name: str, disk: Disk) -> None:
-        for content in (*self._damaged[name], disk.contents.get(f"{name}.bad")):
-            if content is not None:
-                self._forget(name, content)
+        content, before = self._damaged[name]
+        self._forget(name, before.data if before else b"")
+        rest = disk.contents.get(f"{name}.bad")
+        self._forget(name, content.data + (rest.data if rest else b""))  # a message may be partly in the rest
 
     def restart(self, before: Disk, disk: Disk) -> None:
         """Forget those in all damaged files: the next start may not read them to their end."""

@@ -124,6 +124,7 @@ class World:
             except OSError as error:
                 self._note("cannot start: %s", error)
                 self.disk.recover()
+                self._rules.may_repeat = True
         return Machine(self.disk, self.options, self.now_ns, storage_type)
 
     def _stop(self, machine: Machine) -> None:

@@ -214,6 +214,9 @@ class SlotLog:
             actions.append(FinishDuplicates(included))
         if undecided := of_kind[Presence.OPEN]:
             actions += self._requeue(undecided, delayed=True)
+            # Another attempt may have begun this log, and have the messages: to put an empty slot shows that. Otherwise
+            # nsqd would deliver them without end, and this attempt would not end.
+            return actions + self._put_slot()
         return actions + self._put_chunk()
 
     def slot_put(self, *, stored: bool) -> list[Action]:

@@ -67,6 +67,7 @@ class _Drawing:
         self._stops_batch = stops and self._random("stops batch").random() < 0.3
         if self._stops_batch:  # others may leave a part of a batch
             self._faults -= {"kill", "power cut", "fill disk", "fail disk"}
+            self._features |= {"http producer"} if self._some(self._random("stops batch/http")) else set()
         random = self._random("rare")
         rare = _swarm(random, draw_rare.FEATURES, none=False)
         shares = draw_rare.SHARES
@@ -122,15 +123,17 @@ class _Drawing:
             relisting = draw_rare.relisting(random, self._lookupds, list(nodes), self._duration_us)
             world_options["relisting"], of_lookupds = relisting[:2]
             steps += relisting[2]
-        if self._lookupds and self._some(self._random("reconfiguring")):
-            world_options["reconfigures"] = True
+        for phase in ("reconfiguring", "limiting"):
+            if self._lookupds and self._some(self._random(phase)):
+                world_options[phase] = True
         if "pipeline" in self._features and self._some(random, 0.7):
             world_options["knobs"] = {**world_options["knobs"], "OUTBOX_SIZE_MAX": random.choice((300, 2_000))}
         lookupds = dict.fromkeys(self._lookupds, of_lookupds)
         if self._stops_batch:
             random = self._random("stopped batch")
             world_options["knobs"] = {**world_options["knobs"], "PART_COUNT_MAX": 1}
-            steps += draw_rare.stopped_batch(random, "producer-1", list(nodes), self._topics)
+            over_http = "http-1" in players and self._some(random)
+            steps += draw_rare.stopped_batch(random, list(nodes), self._topics, over_http=over_http)
         steps = draw_rare.near_publishes(self._random("near publishes"), steps)
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
         plan = Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)

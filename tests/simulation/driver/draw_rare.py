@@ -122,11 +122,12 @@ def partly_taken(random: Random, nodes: list[str], topics: Iterable[str], durati
     yield Step(at_us + 1, "producer-1", "publish", values)
 
 
-def stopped_batch(random: Random, name: str, nodes: list[str], topics: Iterable[str]) -> Iterator[Step]:
+def stopped_batch(random: Random, nodes: list[str], topics: Iterable[str], *, over_http: bool) -> Iterator[Step]:
     """Yield a publish of several messages, and a stop while its parts are put: early, as faults end connections."""
     at_us, node = random.randint(5_000, 20_000), random.choice(nodes)
-    yield Step(at_us, name, "publish", {"how": "multi nowait", "topic": random.choice(list(topics)), "count": 5})
-    yield Step(at_us, node, "stop", {"hops_us": random.choice(HOPS_US[1:3]), "turns": random.randrange(12)})
+    who, how = ("http-1", "multi") if over_http else ("producer-1", "multi nowait")
+    yield Step(at_us, node, "stop", {"in_batch": random.randint(1, 4)})
+    yield Step(at_us, who, "publish", {"how": how, "topic": random.choice(list(topics)), "count": 12})
     yield Step(at_us + 50_000, node, "start")
 
 

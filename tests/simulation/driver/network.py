@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from random import Random
 from typing import Any, Final, Protocol, Self
@@ -35,6 +36,7 @@ HOST: Final[ContextVar[str]] = ContextVar("host")
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 DELAYS: Final = (0.0002, 0.0005, 0.002)
 NSQD_PORT: Final = 4150
+LOOKUPD_PORT: Final = 4160
 DIAL_MAX: Final = 130.0
 """Seconds after which the kernel of Linux gives up a connection that no host answers."""
 
@@ -86,6 +88,7 @@ class Network:
         wires: makes the reader of each new connection of a host to an nsqd, for hosts whose bytes are read.
         on_dial: called with the nsqd that a host begins to connect to, for the same hosts.
         on_refused: called with the nsqd that has refused a connection of a host, for the same hosts.
+        on_attempt: surrounds the attempts of a broker to connect to the nsqlookupd that it is called with.
     """
 
     def __init__(self, loop: Loop, seed: str, note: Callable[..., None], *, is_asyncio: bool) -> None:
@@ -95,6 +98,7 @@ class Network:
         self.wires: dict[str, Callable[[Stream], Wire]] = {}
         self.on_dial: dict[str, Callable[[str], None]] = {}
         self.on_refused: dict[str, Callable[[str], None]] = {}
+        self.on_attempt: dict[str, Callable[[str], AbstractContextManager[None]]] = {}
         self._seed = seed
         self._note = note
         self._listeners: dict[tuple[str, int], Listener] = {}
@@ -121,6 +125,11 @@ class Network:
 
     async def connect_tcp(self, host: str, port: int, *, local_host: str | None = None) -> Stream:
         """As ``nsqkit.transport.tcp.connect_tcp``."""
+        watch = self.on_attempt.get(HOST.get()) if port == LOOKUPD_PORT else None
+        with watch(host) if watch is not None else nullcontext():
+            return await self._connect_tcp(host, port)
+
+    async def _connect_tcp(self, host: str, port: int) -> Stream:
         client, loop = HOST.get(), self.loop
         random = self._random(client, host)
         if port == NSQD_PORT and client in self.on_dial:

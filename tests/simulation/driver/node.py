@@ -13,6 +13,7 @@ from nsqkit.broker.server import STOP_TIMEOUT, Nsqd
 from nsqkit.clock import LoopClock
 from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Disk
+from tests.simulation.driver.announcing import Announcing
 from tests.simulation.driver.auth_server import PORT
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.operations import OPERATIONS, Operator
@@ -65,6 +66,7 @@ class Broker:
         self._operator = Operator(world, self)
         self._disk_time = 0.0  # seconds that the operations of a slow disk may take in a stop
         self.is_wanted = False
+        self._announcing = Announcing(world, self)
         self.auth_servers = [name for name in options.get("auth", ()) if name in world.plan.players]
 
     @property
@@ -92,6 +94,8 @@ class Broker:
 
     def start(self) -> None:
         """Begin a life once the one before has ended, unless there is one."""
+        self._world.network.on_attempt[self.name] = self._announcing.attempt
+        self._world.batch_stops.cancel(self.name)
         if self.is_wanted:
             return
         self.is_wanted = True
@@ -204,6 +208,9 @@ class Broker:
     def act(self, step: Step) -> None:
         """Do one step of the plan; one that does not apply does nothing."""
         world, values = self._world, step.values
+        if values.get("in_batch"):
+            world.batch_stops.add(step)
+            return
         now = world.loop.time()
         if step.verb in TROUBLES:
             world.history.trouble([self.name], now)

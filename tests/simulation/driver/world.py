@@ -20,6 +20,7 @@ from tests.simulation.auth.leaks import checked, listening, secret_of
 from tests.simulation.broken import Broken
 from tests.simulation.driver import asyncio_loop, baton, trio_loop
 from tests.simulation.driver.auth_server import AuthServer
+from tests.simulation.driver.batch_stops import BatchStops
 from tests.simulation.driver.baton_seams import batoned
 from tests.simulation.driver.consumers import ConsumerPlayer
 from tests.simulation.driver.dead_letters import SUFFIX
@@ -27,6 +28,7 @@ from tests.simulation.driver.grants import Grants
 from tests.simulation.driver.history import History
 from tests.simulation.driver.idle import Idle
 from tests.simulation.driver.kept import unnamed
+from tests.simulation.driver.limiting import limit
 from tests.simulation.driver.lives import Lives
 from tests.simulation.driver.lookupd import Lookupd
 from tests.simulation.driver.network import HOST, LINK_FAULTS, Network
@@ -117,6 +119,7 @@ class World:
         self._trace = checked(trace) if auth else trace
         self._has_auth = bool(auth)
         self.grants = Grants(self)
+        self.batch_stops = BatchStops(self.nodes)
         self._errors: list[BaseException] = []
         self._begun = 0.0
 
@@ -185,7 +188,10 @@ class World:
         self.healed, self.ended = anyio.Event(), anyio.Event()
         HOST.set("world")
         idle = Idle(self.nodes.values(), self.grants, loop)
-        with installed(self.network, self.threads), idle.watching(), self.grants.watching(), ExitStack() as stack:
+        with ExitStack() as stack:
+            stack.enter_context(installed(self.network, self.threads))
+            for watcher in (idle, self.grants, self.batch_stops):
+                stack.enter_context(watcher.watching())
             loop.pace.on_idle = idle.check
             async with anyio.create_task_group() as self.tasks:
                 self.user_threads = baton.Threads(self.tasks, plan.seed, plan.options.get("interrupted_lines", 0.0))
@@ -301,8 +307,10 @@ class World:
         await self.until(26, REST_MAX, self._unfinished)
         await self.until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
         self.history.check(may_be_late=self.has_link_faults)
-        if self.plan.options.get("reconfigures"):
+        if self.plan.options.get("reconfiguring"):
             await reconfigure(self)
+        if self.plan.options.get("limiting") and not self._has_auth:
+            await limit(self)
         if "relisting" in self.plan.options:
             await relist(self, self.plan.options["relisting"])
         self.note("── at rest")

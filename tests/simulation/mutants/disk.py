@@ -86,6 +86,21 @@ MUTANTS: Final = (
         breaks=(9,),
     ),
     Mutant(
+        "memory keeps the first messages of a publish that the disk refuses",
+        "a publish that failed, and is sent again, is delivered in part, and then whole (found by a world)",
+        "broker/core/disk/queue.py",
+        """        in_backend = self.backend.put(frames[room:])  # first: if it fails, memory has none of them
+        self._memory.extend(frames[:room])
+""",
+        """        self._memory.extend(frames[:room])
+        in_backend = self.backend.put(frames[room:])
+""",
+        1_500,
+        "power",
+        breaks=(2,),
+        seed=15_280_000,
+    ),
+    Mutant(
         "messages that were not counted are subtracted from those that were put later",
         "with a deferred message, a queue counts as empty although it has acknowledged messages",
         "broker/core/disk/disk_queue.py",
@@ -249,6 +264,6 @@ MUTANTS: Final = (
         1,
         "power",
         breaks=(15,),
-        seed=15_022_313,
+        seed=15_247_969,
     ),
 )

@@ -18,6 +18,16 @@ MUTANTS: Final = (
         breaks=(3,),
     ),
     Mutant(
+        "a batch over HTTP ends with its first part at a stop",
+        "a part of an /mpub is delivered, although it is published whole or not at all",
+        "broker/http_api.py",
+        "    except BaseException:  # the broker stops\n",
+        "    except Exception:  # the broker stops\n",
+        1_500,
+        "driver",
+        breaks=(3,),
+    ),
+    Mutant(
         "a publish that was not sent counts as lost",
         "it raises ConnectionLost, which says that it may have arrived, and is not sent to another nsqd",
         "producer/session.py",

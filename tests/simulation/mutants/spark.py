@@ -83,4 +83,13 @@ MUTANTS: Final = (
         plan="attempt-that-sleeps-until-its-batch-is-removed",
         breaks=(32,),
     ),
+    Mutant(
+        "Spark: an attempt does not find that another one has begun its log",
+        "a batch read with speculative tasks never ends after one of them was lost (found by a world)",
+        SLOT_LOG,
+        "            return actions + self._put_slot()\n",
+        "            return actions + self._put_chunk()\n",
+        plan="messages-of-another-attempt",
+        breaks=(26,),
+    ),
 )

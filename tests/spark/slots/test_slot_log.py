@@ -144,6 +144,13 @@ def test_an_owner_that_loses_its_put_requeues_and_replays() -> None:
     assert log.log_read([DATA, seal]) == [Replay((ReplaySlot(0, frozenset()),))]
 
 
+def test_an_owner_whose_messages_another_attempt_has_puts_an_empty_slot() -> None:
+    log = receiving()
+    assert log.receive_chunk([A], [A]) == [LookUp((A,))]
+    assert log.looked_up({A: Presence.OPEN}) == [Requeue((A,), delayed=True), PutSlot(0, (), None)]
+    assert log.slot_put(stored=False) == [ReadLog()]
+
+
 def test_an_owner_that_loses_its_outcome_replays() -> None:
     log = stored(A, B)
     log.slot_finished(failed=[A], ambiguous=False)

@@ -45,6 +45,7 @@ class Announcing:
         try:
             yield
         except BaseException:
-            if nsqd.broker.changes.revision != revision:
+            is_configured = any(lookupd in address for address in nsqd.options.lookupd_tcp_addresses)
+            if is_configured and nsqd.broker.changes.revision != revision:
                 self._news[lookupd] = nsqd, loop.time()
             raise

@@ -74,7 +74,7 @@ class ConsumerPlayer:
         self._is_apart: bool = options.get("apart", False)  # the task that receives outlives the consumer's block
         self._outcomes = Outcomes(world, name, self._find)
         self._outcomes.has_key_errors = self._run.get("key_fails", False)
-        self._outcomes.attempts_max = 0 if self._mode == "iterate" else options.get("max_attempts", 5)
+        self._outcomes.attempts_max = 0 if self._mode in {"iterate", "batches"} else options.get("max_attempts", 5)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)
         if "thread_us" in options:
@@ -408,7 +408,7 @@ class ConsumerPlayer:
                 await pass_time(LONG)
             case "raise":
                 await anyio.lowlevel.checkpoint()
-                raise Failure(name)
+                raise self._outcomes.failure(message)
             case "keep":
                 raise Kept
             case "touch":
@@ -453,7 +453,7 @@ class ConsumerPlayer:
     def _handle_in_thread(self, message: Any) -> None:
         name, fate = self._begin(message)
         if fate == "raise":
-            raise Failure(name)
+            raise self._outcomes.failure(message)
         if fate == "finish twice":
             message.finish()
         elif fate == "requeue" and not message.is_answered:
@@ -464,7 +464,7 @@ class ConsumerPlayer:
         name, fate = self._begin(message)
         with self._counted(message):
             if fate == "raise":
-                raise Failure(name)
+                raise self._outcomes.failure(message)
             if fate == "slow":  # nothing iterates it, so the call has failed
                 return (each for each in [message])
             if fate == "finish twice":

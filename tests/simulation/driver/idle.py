@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest import mock
 
 from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
+from nsqkit.consumer.handling import Handling
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tests.simulation.driver.grants import Grants
     from tests.simulation.driver.network import Loop
     from tests.simulation.driver.node import Broker
+
+T = TypeVar("T")
 
 CHECK_EACH: Final = 4
 """Idle moments between two checks."""
@@ -39,6 +42,7 @@ class Idle:
         self._loop = loop
         self._pumps: dict[Any, None] = {}
         self._timers: dict[Any, None] = {}
+        self._workers: dict[Any, None] = {}  # those of handlers of which one waits
         self._count = 0
 
     @contextmanager
@@ -46,7 +50,8 @@ class Idle:
         """Know all pumps and timers that run."""
         pumps = mock.patch.object(Pump, "run", _noted(Pump.run, self._pumps))
         timers = mock.patch.object(Timer, "run", _noted(Timer.run, self._timers))
-        with pumps, timers:
+        waiting = _noted(Handling._wait_for_arrival, self._workers)
+        with pumps, timers, mock.patch.object(Handling, "_wait_for_arrival", waiting):
             yield
 
     def check(self) -> None:
@@ -70,6 +75,9 @@ class Idle:
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
                 raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
         self._grants.check_waiting()
+        for handling in self._workers:
+            if handling._core.inbox:
+                raise Broken(27, "a message waits for a handler, and so does a worker for a message")
         for timer in self._timers:
             if isinstance(timer._timed, Connection):
                 self._check_handshake(timer._timed)
@@ -89,14 +97,14 @@ class Idle:
             raise Broken(28, f"the handshake with {connection.address} has lasted {lasted:.3f} seconds")
 
 
-def _noted(run: Callable[[Any], Awaitable[None]], running: dict[Any, None]) -> Callable[[Any], Awaitable[None]]:
+def _noted(run: Callable[[Any], Awaitable[T]], running: dict[Any, None]) -> Callable[[Any], Awaitable[T]]:
     """Return a method that notes the objects in which ``run`` runs."""
 
-    async def noted(self: Any) -> None:
+    async def noted(self: Any) -> T:
         running[self] = None
         try:
-            await run(self)
+            return await run(self)
         finally:
-            del running[self]
+            running.pop(self, None)
 
     return noted

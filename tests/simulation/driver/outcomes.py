@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import anyio
 
 from tests.simulation.broken import Broken
+from tests.simulation.driver.giving_up import Failure
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.flow_rules import check_waiting
 
@@ -49,6 +50,7 @@ class Outcomes:
         self._giving_up_count = 0
         self._begun: set[tuple[str, bytes]] = set()  # whose last attempt has begun
         self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
+        self._failed: set[tuple[str, bytes]] = set()  # whose last attempt has failed, and that were not given up yet
         self._given_up: set[tuple[str, bytes]] = set()  # if its FIN is lost, a handler may begin it once more
         self._leave = anyio.Event()
 
@@ -56,6 +58,7 @@ class Outcomes:
         """Forget the messages of an earlier consumer; the next one runs until ``leave`` is set."""
         self._begun.clear()
         self._late.clear()
+        self._failed.clear()
         self._given_up.clear()
         self._leave = leave
 
@@ -65,7 +68,7 @@ class Outcomes:
         if self._is_last(message):
             self._begun.add(key)
         self._given_up.discard(key)
-        if key in self._late and is_new and message.attempts > self.attempts_max:
+        if (key in self._failed or (key in self._late and is_new)) and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
             raise self._world.failed(Broken(8, text))
         subscription = cast("Subscription", message.session.subscription)
@@ -90,6 +93,12 @@ class Outcomes:
         if message.is_answered and is_calm and not self._leave.is_set():
             text = f"{message.body[:60]!r} has timed out while its handler or giving_up ran"
             raise world.failed(Broken(5, text))
+
+    def failure(self, message: Message) -> Failure:
+        """Return the error of a handler that fails; its message is given up if that was the last attempt."""
+        if self._is_last(message) and not message.is_answered:
+            self._failed.add((message.nsqd_address, message.id))
+        return Failure(message.body)
 
     def end_late(self, message: Message) -> None:
         """Record that a handler has ended in which the message timed out, or lost its connection."""
@@ -124,6 +133,13 @@ class Outcomes:
         if wire is not None and wire.held.get(message.id) == due and self._find(message) is wire:
             raise Broken(27, f"{self._name} has not sent the answer for {message.body[:60]!r}")
 
+    def give_up(self, message: Message) -> None:
+        """Record that ``giving_up`` is called."""
+        key = message.nsqd_address, message.id
+        self._late.discard(key)
+        self._failed.discard(key)
+        self._given_up.add(key)
+
     @contextmanager
     def giving_up(self, message: Message) -> Iterator[None]:
         """Enclose the call of ``giving_up`` for a message."""
@@ -133,8 +149,7 @@ class Outcomes:
         if key not in self._begun and not self.has_key_errors:
             text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was cancelled"
             raise self._world.failed(Broken(1, text))
-        self._late.discard(key)
-        self._given_up.add(key)
+        self.give_up(message)
         self._giving_up_count += 1
         try:
             yield

@@ -229,6 +229,8 @@ class ThreadConsumerPlayer(ConsumerPlayer):
 
     def _handle_here(self, message: BlockingMessage) -> None:
         name, fate = call(self._begin, message)
+        if fate == "raise":
+            raise call(self._outcomes.failure, message)
         self._suffer_here(message, name, fate)
         call(self._world.history.done, self.topic, self._channel, name)
 
@@ -268,6 +270,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
 
     def _give_up(self, message: BlockingMessage) -> None:
         self._world.reached.add("given up in a thread")
+        self._outcomes.give_up(message.delivery)
         self._on_given_up(name_of(message.body))
 
     # ---- in the event loop -----------------------------------------------------------------------------------------

@@ -145,8 +145,9 @@ class Handling:
         handle = self._handle_waiting if self._is_plain else self._handle_watched
         while True:
             if self._keyed_queues is not None:
-                for message, error in self._keyed_queues.sort():
-                    await self.fail(message, error)
+                while failures := self._keyed_queues.sort():  # others may arrive meanwhile
+                    for message, error in failures:
+                        await self.fail(message, error)
             if queue:
                 await handle(queue)
                 if queue:

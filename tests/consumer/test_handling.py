@@ -129,6 +129,36 @@ class TestLanes:
             tasks.cancel_scope.cancel()
         assert "the handler failed on <Message" in caplog.text
 
+    async def test_message_that_arrives_while_another_is_given_up_is_handled(self):
+        """Also where nothing is sent for that one, as it has timed out."""
+        may_end = anyio.Event()
+        handled: list[bytes] = []
+
+        def key(message: Message) -> int:
+            if message.body == body_of(1):
+                raise ValueError("no key")
+            return 0
+
+        async def give_up(message: Message) -> None:
+            await may_end.wait()
+
+        async with timed(max_attempts=1) as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                lambda: consumer.run(lambda message: handled.append(message.body), key=key, giving_up=give_up)
+            )
+            await peer.deliver(1)
+            await settle()
+            clock.advance(50)
+            await peer.deliver(2)
+            await settle()
+            clock.advance(20)
+            await settle()
+            may_end.set()
+            await settle()
+            assert handled == [body_of(2)]
+            assert await peer.line() == fin(2)
+            tasks.cancel_scope.cancel()
+
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # a clock that jumps would not wait for a thread
 class TestThreads:

@@ -140,4 +140,23 @@ MUTANTS: Final = (
         plan="fins-lost-with-their-connection",
         breaks=(9,),
     ),
+    Mutant(
+        "a message that arrives while another one without a key is given up wakes no worker",
+        "it waits until something else happens on a connection (found by a world)",
+        "consumer/handling.py",
+        "                while failures := self._keyed_queues.sort():  # others may arrive meanwhile\n",
+        "                if failures := self._keyed_queues.sort():\n",
+        plan="message-behind-one-without-a-key",
+        breaks=(27,),
+    ),
+    Mutant(
+        "a worker that could take a message waits for the next one",
+        "of several messages that arrive together, one is handled after the other in spite of concurrency",
+        "consumer/handling.py",
+        "            return bool(queue) or await self._wait_for_arrival()\n",
+        "            return await self._wait_for_arrival()\n",
+        1_000,
+        "driver",
+        breaks=(27,),
+    ),
 )

@@ -310,12 +310,16 @@ class Broker:
         return found
 
     def sessions(self) -> list[str]:
-        """Return a line for each session of a client, and for each channel that ends with its last one."""
+        """Return a line for each session of a client, and for each channel that ends with its last one.
+
+        A session without heartbeats, whose end the client's host has not sent, stays for ever, as in nsqd.
+        """
         if self.nsqd is None:
             return []
-        broker = self.nsqd.broker
+        broker, is_complete = self.nsqd.broker, not self._world.has_link_faults
         channels = [channel.name for topic in broker.topics.values() for channel in topic.channels.values()]
-        left = [session.remote_address for session in broker.sessions]
+        timed = [session for session in broker.sessions if is_complete or session._rules.has_heartbeats]
+        left = [session.remote_address for session in timed]
         left += [name.decode() for name in channels if name.endswith(b"#ephemeral")]
         return [f"{each} in {self.name}" for each in left]
 

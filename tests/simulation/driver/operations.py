@@ -99,6 +99,7 @@ class Operator:
                     await self._admin.delete_channel(topic, channel)
                 case _:
                     await self._admin.delete_topic(topic)
+            world.history.trouble([name], world.loop.time())  # until now
             if verb.startswith("delete"):
                 await self._admin.create_topic(topic)
                 for each in channels:

@@ -317,10 +317,12 @@ class Broker:
         if self.nsqd is None:
             return []
         broker, is_complete = self.nsqd.broker, not self._world.has_link_faults
-        channels = [channel.name for topic in broker.topics.values() for channel in topic.channels.values()]
-        timed = [session for session in broker.sessions if is_complete or session._rules.has_heartbeats]
+        sessions = list(broker.sessions)
+        timed = [session for session in sessions if is_complete or session._rules.has_heartbeats]
         left = [session.remote_address for session in timed]
-        left += [name.decode() for name in channels if name.endswith(b"#ephemeral")]
+        if timed == sessions:
+            channels = [channel.name for topic in broker.topics.values() for channel in topic.channels.values()]
+            left += [name.decode() for name in channels if name.endswith(b"#ephemeral")]
         return [f"{each} in {self.name}" for each in left]
 
     def held(self, topic: str, channel: str) -> int:

@@ -81,4 +81,15 @@ MUTANTS: Final = (
         "driver",
         breaks=(28,),
     ),
+    Mutant(
+        "messages that a busy thread has left wake no handler",
+        "with run(in_threads=True) beside other threads, a message waits though a handler could take it "
+        "(found by a world)",
+        "consumer/thread_receiver.py",
+        "        if left:\n            self._subscription.arrived.set()  # handlers of ``run`` may wait, too\n",
+        "",
+        size="driver",
+        plan="handlers-beside-a-busy-thread",
+        breaks=(27,),
+    ),
 )

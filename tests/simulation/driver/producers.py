@@ -43,8 +43,8 @@ LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
 """Faults of a broker with which an answer, or the next connection, may take as long as ``connect_timeout``."""
 
-PROMPT_MAX = 1.0
-"""Seconds in which a publish over HTTP has its answer, OK or an error, if nothing delays it."""
+PROMPT_MAX = 1.5
+"""Seconds in which a publish over HTTP has its answer, OK or an error, if nothing delays it but a commit that failed."""
 
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""

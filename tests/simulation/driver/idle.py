@@ -10,6 +10,7 @@ from unittest import mock
 from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.handling import Handling
+from nsqkit.consumer.thread_receiver import ThreadReceiver
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
@@ -42,6 +43,7 @@ class Idle:
         self._loop = loop
         self._pumps: dict[Any, None] = {}
         self._timers: dict[Any, None] = {}
+        self._receivers: dict[Any, None] = {}
         self._workers: dict[Any, None] = {}  # those of handlers of which one waits
         self._count = 0
 
@@ -51,7 +53,9 @@ class Idle:
         pumps = mock.patch.object(Pump, "run", _noted(Pump.run, self._pumps))
         timers = mock.patch.object(Timer, "run", _noted(Timer.run, self._timers))
         waiting = _noted(Handling._wait_for_arrival, self._workers)
-        with pumps, timers, mock.patch.object(Handling, "_wait_for_arrival", waiting):
+        workers = mock.patch.object(Handling, "_wait_for_arrival", waiting)
+        feed = _noted(ThreadReceiver._feed, self._receivers)
+        with pumps, timers, workers, mock.patch.object(ThreadReceiver, "_feed", feed):
             yield
 
     def check(self) -> None:
@@ -75,6 +79,9 @@ class Idle:
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
                 raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
         self._grants.check_waiting()
+        for receiver in self._receivers:
+            if receiver._waiting and any(not message.is_answered for message in receiver._taken):
+                raise Broken(27, "a message was taken for a busy thread, and another thread waits for one")
         for handling in self._workers:
             if handling._core.inbox:
                 raise Broken(27, "a message waits for a handler, and so does a worker for a message")

@@ -44,7 +44,7 @@ DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
 """Faults of a broker with which an answer, or the next connection, may take as long as ``connect_timeout``."""
 
 PROMPT_MAX = 1.5
-"""Seconds in which a publish over HTTP has its answer, OK or an error, if nothing delays it but a commit that failed."""
+"""Seconds in which a publish over HTTP has its answer, OK or an error, if at most a failed commit delays it."""
 
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""

@@ -92,4 +92,14 @@ MUTANTS: Final = (
         plan="handlers-beside-a-busy-thread",
         breaks=(27,),
     ),
+    Mutant(
+        "a thread does not get what was taken for a busy one",
+        "a thread that asks for a batch waits, while messages wait for another thread until they time out",
+        "consumer/thread_receiver.py",
+        "        self._return_taken()\n        self._waiting[request] = None\n",
+        "        self._waiting[request] = None\n",
+        3_000,
+        "driver",
+        breaks=(27,),
+    ),
 )

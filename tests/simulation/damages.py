@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.simulation.by_hand import Disk
 
 SIZES: Final = (1, 4, 30, 500)
-ID_OFFSET: Final = 20
-"""In a record, in the middle of its id."""
 
 
 def _last_record(data: bytes | bytearray) -> int:
@@ -53,10 +51,7 @@ class Damages:
         newest = {name.partition(".diskqueue.")[0]: name for name in sorted(files)}
         name = random.choice(random.choice((sorted(files), sorted(newest.values()))))
         content, size = files[name], random.choice(SIZES)
-        last = _last_record(content.data)
-        position = random.choice((random.randrange(len(content.data)), last))
-        if random.random() < 0.3 and last + ID_OFFSET < len(content.data):
-            position, size = last + ID_OFFSET, 1
+        position = random.choice((random.randrange(len(content.data)), _last_record(content.data)))
         new = bytes(random.randrange(0x21, 0x100) for _ in range(size))  # a client cannot answer an id with a space
         new = random.choice((bytes(size), new))[: len(content.data) - position]
         self._forget(name, content.data)

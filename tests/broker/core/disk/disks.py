@@ -164,7 +164,8 @@ class MemoryFileStore:
     Attributes:
         capacity: bytes of all files together; a write beyond it writes the part that fits, and raises ENOSPC. None for
             no limit.
-        operation_count: operations so far; sync_count: syncs of files among them; name_sync_count: those of names.
+        operation_count: operations so far but for lists, which change nothing; sync_count: syncs of files among them;
+            name_sync_count: those of names.
         open_count: files that are open.
         modified_ns: when any file was modified last.
         has_uncut_rest: the rest of a write that failed could not be cut off.
@@ -299,6 +300,7 @@ class MemoryFileStore:
 
     def names(self, part: str) -> list[str]:
         self.operate()
+        self.operation_count -= 1
         return [name for name in self._names if part in name]
 
     def newest_ns(self, part: str) -> int:

@@ -143,7 +143,7 @@ def test_mark_that_cannot_be_written_at_the_start_is_written_later():
     first.guids.take(1, NOW_NS)
     run_sync(first)
     storage = DiskStorage(directory, OPTIONS)
-    directory.fail(errno.ENOSPC, after=3)
+    directory.fail(errno.ENOSPC, after=2)
     storage.open(NOW_NS)
     assert storage.take_reports() == ["nsqkit.ids.dat cannot be written: No space left on device"]
     directory.recover()

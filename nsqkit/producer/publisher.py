@@ -163,11 +163,9 @@ class Publisher:
                     continue
                 if not isinstance(error, NotConnected):
                     attempts_left -= 1
-                    if not isinstance(error, RETRIABLE):
-                        raise error
                     # That a message may have arrived is the outcome, however later attempts fail.
                     failure = failure if isinstance(failure, ConnectionLost) else error
-                    if self._closed or not attempts_left:
+                    if self._closed or not attempts_left or not isinstance(error, RETRIABLE):
                         raise failure
                 tried = (*tried, connection)
         finally:

@@ -169,4 +169,17 @@ MUTANTS: Final = (
         plan="deferral-above-the-message-timeout",
         breaks=(11,),
     ),
+    Mutant(
+        "the refusal of another attempt hides that a publish may have arrived",
+        "the error says that nsqd has refused a message that is delivered (found by a world)",
+        "producer/publisher.py",
+        """                    failure = failure if isinstance(failure, ConnectionLost) else error
+                    if self._closed""",
+        """                    if not isinstance(error, RETRIABLE):
+                        raise error
+                    failure = failure if isinstance(failure, ConnectionLost) else error
+                    if self._closed""",
+        plan="refusal-of-another-attempt",
+        breaks=(2,),
+    ),
 )

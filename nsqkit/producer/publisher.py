@@ -97,7 +97,7 @@ class Publisher:
         self._changed = anyio.Event()
         self._refused: deque[Receipt] = deque()
         self._has_refused = anyio.Event()
-        self._resend_failure: NSQError | None = None  # why the last message of resend may have arrived
+        self._resend_failure: Exception | None = None  # why the last message of resend may have arrived
 
     @property
     def waiting_count(self) -> int:
@@ -134,7 +134,7 @@ class Publisher:
         attempts_left = self._attempts
         tried: tuple[PoolConnection, ...] = ()
         deadline_ns: int | None = None
-        failure: NSQError | None = None
+        failure: Exception | None = None
         try:
             while True:
                 waiter = self._make_waiter()
@@ -212,7 +212,7 @@ class Publisher:
     async def _resend(self, receipt: Receipt) -> None:
         assert receipt.again is not None
         topic, body, key = receipt.again
-        error: NSQError | None = None
+        error: Exception | None = None
         try:
             await self.publish(None, encode_publish(topic, body), key, 1, again=True)
         except NSQError as refusal:
@@ -224,7 +224,7 @@ class Publisher:
             self._refused.popleft()
             self._settle(receipt, error)
 
-    def _settle(self, receipt: Receipt, error: NSQError | None) -> None:
+    def _settle(self, receipt: Receipt, error: Exception | None) -> None:
         """Resolve a receipt that was sent again; the second publish has counted the message."""
         receipt.resolve(error)
         if receipt.size and self.window is not None:
@@ -309,7 +309,7 @@ class Publisher:
                 _admit(window.leave(waiter, size))
             raise
 
-    async def _wait_for_connection(self, deadline_ns: int, failure: NSQError | None, *, again: bool = False) -> None:
+    async def _wait_for_connection(self, deadline_ns: int, failure: Exception | None, *, again: bool = False) -> None:
         """Return when an nsqd is ready.
 
         A broker answers everything that it reads, so a connection becomes ready again with something received.

@@ -93,7 +93,7 @@ MUTANTS: Final = (
         breaks=(27,),
     ),
     Mutant(
-        "a thread does not get what was taken for a busy one",
+        "a thread does not get messages that were taken for a busy one",
         "a thread that asks for a batch waits, while messages wait for another thread until they time out",
         "consumer/thread_receiver.py",
         "        self._return_taken()\n        self._waiting[request] = None\n",

@@ -148,17 +148,14 @@ class MessageQueue:
         Raises:
             OSError: they could not be stored, or not all of them.
         """
-        room = self._room()
+        room = 0 if self.backend else self._mem_queue_size + self.taken_at_once - len(self._memory)
         if len(frames) <= room:
             self._memory.extend(frames)
             return len(frames)
+        room = max(room, 0)
         in_backend = self.backend.put(frames[room:])  # first: if it fails, memory has none of them
         self._memory.extend(frames[:room])
         return room + in_backend
-
-    def _room(self) -> int:
-        """Return how many new messages memory can take."""
-        return 0 if self.backend else max(self._mem_queue_size + self.taken_at_once - len(self._memory), 0)
 
     def undo_put(self, frames: Sequence[bytes]) -> int:
         """Remove the messages of the last ``put`` if memory has all of them; return how many were removed."""
@@ -174,11 +171,12 @@ class MessageQueue:
         Returns:
             False if memory holds messages that ``put`` would have stored in the backend.
         """
-        room, had = self._room(), len(self.backend)
+        had = len(self.backend)
         try:
             self.put(frames)
         except OSError:
             stored = len(self.backend) - had
+            room = 0 if had else max(self._mem_queue_size + self.taken_at_once - len(self._memory), 0)
             self._memory.extend([*frames[:room], *frames[room + stored :]])
             return False
         return True

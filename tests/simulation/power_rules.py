@@ -169,8 +169,8 @@ class Rules:
     def drained(self, found: Contents, files: Mapping[str, bytes], *, is_stopped: bool, has_rest: bool) -> None:
         """Check that nothing comes back after all messages are finished, and the sync of the last ones is over.
 
-        Not if files may be back whose names a power cut has brought back, nor with the rest of a write that failed,
-        which could not be cut off, and whose messages memory had.
+        Two cases are left out: a power cut may have brought back the names of removed files; and the rest of a write
+        that failed could not be cut off, so that its messages, which stayed in memory, are in the file, too.
         """
         if self._is_torn or has_rest:
             return

@@ -29,7 +29,7 @@ LATE_MAX: Final = 0.05
 
 
 class Idle:
-    """Checks the brokers, the pumps and the timers of a world.
+    """Checks the brokers, the pumps, the timers and the receivers of messages of a world.
 
     Args:
         nodes: the brokers.
@@ -44,12 +44,12 @@ class Idle:
         self._pumps: dict[Any, None] = {}
         self._timers: dict[Any, None] = {}
         self._receivers: dict[Any, None] = {}
-        self._workers: dict[Any, None] = {}  # those of handlers of which one waits
+        self._workers: dict[Any, None] = {}  # handlers with a worker that waits
         self._count = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Know all pumps and timers that run."""
+        """Know all pumps, timers and receivers that run, and the handlers with a worker that waits."""
         pumps = mock.patch.object(Pump, "run", _noted(Pump.run, self._pumps))
         timers = mock.patch.object(Timer, "run", _noted(Timer.run, self._timers))
         waiting = _noted(Handling._wait_for_arrival, self._workers)

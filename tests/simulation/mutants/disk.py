@@ -188,6 +188,16 @@ MUTANTS: Final = (
         breaks=(2,),
     ),
     Mutant(
+        "the messages of a refused batch that are in memory stay in other channels",
+        "with a full disk, a part of a batch that was refused is delivered, and comes twice when it is published again",
+        "broker/core/disk/queue.py",
+        "            count -= 1  # this one is in the backend\n",
+        "            return 0\n",
+        4_000,
+        size="power",
+        breaks=(2,),
+    ),
+    Mutant(
         "fsync: a topic lets messages go that a channel could not store",
         "with a full disk, acknowledged messages that waited in a topic are lost when the broker is killed",
         "broker/core/topics/topic.py",

@@ -158,12 +158,14 @@ class MessageQueue:
         return room + in_backend
 
     def undo_put(self, frames: Sequence[bytes]) -> int:
-        """Remove the messages of the last ``put`` if memory has all of them; return how many were removed."""
-        if not self._memory or self._memory[-1] is not frames[-1]:
-            return 0
-        for _ in frames:
-            self._memory.pop()
-        return len(frames)
+        """Remove those messages of the last ``put`` that are in memory; return how many."""
+        memory = self._memory
+        count = len(frames)
+        while count and not (memory and memory[-1] is frames[count - 1]):
+            count -= 1  # this one is in the backend
+        for _ in range(count):
+            memory.pop()
+        return count
 
     def keep(self, frames: Sequence[bytes]) -> bool:
         """Add messages at the end that were accepted before; memory holds those that cannot be stored.

@@ -118,7 +118,7 @@ class Channel:
         self.message_count += len(frames)
 
     def undo_put(self, frames: Sequence[bytes]) -> None:
-        """Remove the messages of the last ``put``, unless they are on disk."""
+        """Remove those messages of the last ``put`` that are not on disk."""
         self.message_count -= self.queue.undo_put(frames)
 
     def put_waiting(self, frames: Sequence[bytes]) -> bool:

@@ -161,6 +161,16 @@ def test_memory_takes_no_message_of_a_put_that_the_disk_refuses():
     assert take_all(queue) == messages(0)
 
 
+@pytest.mark.parametrize(("mem_queue_size", "removed"), [(1, 0), (3, 2), (4, 3)])
+def test_undo_put_removes_the_messages_in_memory_alone(mem_queue_size, removed):
+    queue = on_disk(mem_queue_size, MemoryFileStore())
+    queue.put(messages(0))
+    frames = messages(1, 2, 3)
+    queue.put(frames)
+    assert queue.undo_put(frames) == removed
+    assert take_all(queue) == messages(0, *range(1 + removed, 4))
+
+
 @pytest.mark.parametrize(("room", "kept"), [(0, False), (1, False), (3, True)])
 def test_messages_put_back_are_never_lost(room, kept):
     directory = MemoryFileStore()

@@ -56,7 +56,13 @@ class TaskScope:
             scope.cancel()
         self._tasks.cancel_scope.cancel()
         if isinstance(exc, anyio.get_cancelled_exc_class()):
-            return await self._tasks.__aexit__(exc_type, exc, traceback)
+            try:
+                return await self._tasks.__aexit__(exc_type, exc, traceback)
+            except anyio.get_cancelled_exc_class() as raised:
+                if raised is not exc:
+                    raise
+                # An AsyncExitStack would make an exception that is raised again its own context, and then never end.
+                return False
         await self._tasks.__aexit__(None, None, None)
         return None
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -92,7 +91,7 @@ class PartitionStats:
         dead_letter_count: messages that were published to ``dead_letter_topic`` and finished.
         unreachable_count: planned connections that were never subscribed.
         chunk_count: chunks processed.
-        byte_count: bytes of the bodies of all chunks.
+        byte_count: bytes of the bodies of all chunks and dead letters.
         seconds: from start to end.
         stop_reason: why it ended; None if it replayed the slots of an earlier attempt and received nothing.
     """
@@ -168,9 +167,11 @@ async def drain_to_slots_async(
     """Do as ``drain_to_slots`` in the running event loop; the clock is for tests."""
     run = _Run(spec, share, clock)
     attempt = _SlotAttempt(partition_wal)
-    async with AsyncExitStack() as stack:
-        while (replay := await attempt.advance()) is None:
-            attempt.reception = await stack.enter_async_context(receiving(spec, share, run.clock))
+    replay = await attempt.advance()
+    if replay is None:
+        async with receiving(spec, share, run.clock) as attempt.reception:
+            replay = await attempt.advance()
+    assert replay is not None
     stats = run.stats(attempt.reception, chunk_count=attempt.chunk_count, duplicate_count=attempt.log.duplicate_count)
     return replay.slots, stats
 

@@ -49,6 +49,25 @@ async def test_tasks_run_until_end():
     assert "cancel" in block.log[1]
 
 
+async def test_end_does_not_raise_the_exception_of_the_block_again():
+    """An AsyncExitStack makes an exception that is raised again its own context; another stack then never ends."""
+    raised = None
+    with anyio.CancelScope() as scope:
+        tasks = TaskScope()
+        await tasks.start()
+        scope.cancel()
+        try:
+            await anyio.sleep_forever()
+        except BaseException as error:
+            cancelled = error
+            try:
+                await tasks.end(type(error), error, error.__traceback__)
+            except BaseException as another:
+                raised = another
+            raise
+    assert raised is not cancelled
+
+
 async def test_new_tasks_are_cancelled():
     with anyio.fail_after(1):
         tasks = TaskScope()

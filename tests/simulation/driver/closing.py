@@ -58,6 +58,6 @@ class Closing:
         """Check that the channel has all messages that were not finished, where no fault could prevent it."""
         await pass_time(LATENCY_MAX)
         world = self._world
-        nodes = [node for node in world.nodes if world.nodes[node].held(topic, channel)]
+        nodes = [name for name, node in world.nodes.items() if node.is_wanted and node.held(topic, channel)]
         if nodes and self._is_calm(nodes):
             raise Broken(18, f"messages are in flight at {nodes} after {self._name} has closed")

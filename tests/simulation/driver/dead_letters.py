@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +44,8 @@ class DeadLetters:
         self._options = {key: value for key, value in options.items() if key not in own}
         self._life = 0
         self._publish: Callable[[Message, GivenUp], Any]
-        world.history.readers[self._topic] = self._read
+        read = partial(read_dead_letter, self._topic, has_envelope=self._has_envelope)
+        world.history.readers[self._topic] = read
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -76,11 +78,16 @@ class DeadLetters:
         publish.outcome = OK
         self._world.reached.add("dead letter")
 
-    def _read(self, body: bytes) -> str:
-        """Return the name of a dead letter."""
-        if self._has_envelope:
-            try:
-                body = GivenUp.decode(body).body
-            except ValueError as error:
-                raise Broken(3, f"{body[:60]!r} was delivered: {error}") from error
-        return f"{self._topic}/{name_of(body)}"
+
+def read_dead_letter(topic: str, body: bytes, *, has_envelope: bool) -> str:
+    """Return the name of a dead letter.
+
+    Raises:
+        Broken: no client has published it.
+    """
+    if has_envelope:
+        try:
+            body = GivenUp.decode(body).body
+        except ValueError as error:
+            raise Broken(3, f"{body[:60]!r} was delivered: {error}") from error
+    return f"{topic}/{name_of(body)}"

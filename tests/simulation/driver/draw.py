@@ -13,6 +13,7 @@ from tests.simulation import knobs
 from tests.simulation.driver import draw_rare, draw_threads
 from tests.simulation.driver.ailments import ailments
 from tests.simulation.driver.draw_auth import with_auth
+from tests.simulation.driver.draw_partitions import with_partitions
 from tests.simulation.driver.raw import COMMANDS, MAGICS
 from tests.simulation.plan import Plan, Step
 
@@ -35,7 +36,7 @@ LATE_TOPICS: Final = ("v", "w")
 
 def draw(seed: int) -> Plan:
     """Return the plan of a seed."""
-    return draw_threads.with_threads(_Drawing(str(seed)).plan())
+    return with_partitions(draw_threads.with_threads(_Drawing(str(seed)).plan()))
 
 
 class _Drawing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest import mock
 
@@ -11,6 +11,8 @@ from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.thread_receiver import ThreadReceiver
+from nsqkit.producer.publisher import Publisher
+from nsqkit.spark.reception import Reception
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
@@ -29,7 +31,7 @@ LATE_MAX: Final = 0.05
 
 
 class Idle:
-    """Checks the brokers, the pumps, the timers and the receivers of messages of a world.
+    """Checks the brokers, the pumps, the timers, the producers and the receivers of messages of a world.
 
     Args:
         nodes: the brokers.
@@ -45,17 +47,23 @@ class Idle:
         self._timers: dict[Any, None] = {}
         self._receivers: dict[Any, None] = {}
         self._workers: dict[Any, None] = {}  # handlers with a worker that waits
+        self._partitions: dict[Any, None] = {}  # receptions that wait
+        self._publishers: dict[Any, None] = {}
         self._count = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Know all pumps, timers and receivers that run, and the handlers with a worker that waits."""
-        pumps = mock.patch.object(Pump, "run", _noted(Pump.run, self._pumps))
-        timers = mock.patch.object(Timer, "run", _noted(Timer.run, self._timers))
-        waiting = _noted(Handling._wait_for_arrival, self._workers)
-        workers = mock.patch.object(Handling, "_wait_for_arrival", waiting)
-        feed = _noted(ThreadReceiver._feed, self._receivers)
-        with pumps, timers, workers, mock.patch.object(ThreadReceiver, "_feed", feed):
+        """Know the objects of which these methods run."""
+        with ExitStack() as stack:
+            for owner, name, running in (
+                (Pump, "run", self._pumps),
+                (Timer, "run", self._timers),
+                (ThreadReceiver, "_feed", self._receivers),
+                (Handling, "_wait_for_arrival", self._workers),
+                (Publisher, "resend", self._publishers),
+                (Reception, "_wait_for_change", self._partitions),
+            ):
+                stack.enter_context(mock.patch.object(owner, name, _noted(getattr(owner, name), running)))
             yield
 
     def check(self) -> None:
@@ -79,18 +87,33 @@ class Idle:
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
                 raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
         self._grants.check_waiting()
-        for receiver in self._receivers:
-            if receiver._waiting and any(not message.is_answered for message in receiver._taken):
-                raise Broken(27, "a message was taken for a busy thread, and another thread waits for one")
-        for handling in self._workers:
-            if handling._core.inbox:
-                raise Broken(27, "a message waits for a handler, and so does a worker for a message")
+        self._check_clients()
         for timer in self._timers:
             if isinstance(timer._timed, Connection):
                 self._check_handshake(timer._timed)
             due_ns = timer._timed.next_deadline()
             if due_ns is not None and due_ns < timer._armed_ns:
                 raise Broken(12, f"{type(timer._timed).__name__} has a deadline before that of its timer")
+
+    def _check_clients(self) -> None:
+        """Check what waits in producers, consumers and partitions."""
+        for receiver in self._receivers:
+            if receiver._waiting and any(not message.is_answered for message in receiver._taken):
+                raise Broken(27, "a message was taken for a busy thread, and another thread waits for one")
+        for handling in self._workers:
+            if handling._core.inbox:
+                raise Broken(27, "a message waits for a handler, and so does a worker for a message")
+        for publisher in self._publishers:
+            if publisher._waiting_count and publisher._is_ready():
+                raise Broken(27, f"{publisher._waiting_count} publishes wait for a connection, and there is one")
+            window = publisher.window
+            if window is not None and window._waiting and window._has_space(next(iter(window._waiting.values()))):
+                raise Broken(27, f"{window.waiting_count} publishes wait for space, and {window.size} bytes are taken")
+        for reception in self._partitions:
+            chunker, is_starved = reception.chunker, any(each.is_starved for each in reception.consumers.values())
+            is_due = chunker.pending and not chunker.is_last_taken and (chunker.is_full or is_starved)
+            if is_due and not reception._unconnected():
+                raise Broken(27, f"{len(chunker.pending)} messages wait to be a chunk, which is due")
 
     def _check_handshake(self, connection: Connection[Any]) -> None:
         """Check that a handshake does not last longer than its limit, with the time for the answer to AUTH."""
@@ -104,13 +127,13 @@ class Idle:
             raise Broken(28, f"the handshake with {connection.address} has lasted {lasted:.3f} seconds")
 
 
-def _noted(run: Callable[[Any], Awaitable[T]], running: dict[Any, None]) -> Callable[[Any], Awaitable[T]]:
+def _noted(run: Callable[..., Awaitable[T]], running: dict[Any, None]) -> Callable[..., Awaitable[T]]:
     """Return a method that notes the objects in which ``run`` runs."""
 
-    async def noted(self: Any) -> T:
+    async def noted(self: Any, *args: Any) -> T:
         running[self] = None
         try:
-            return await run(self)
+            return await run(self, *args)
         finally:
             running.pop(self, None)
 

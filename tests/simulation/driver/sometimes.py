@@ -46,6 +46,9 @@ SOMETIMES: Final = {
     "auth refused": "a broker refused a secret, or a command for the lack of a grant",
     "grant renewed": "a command waited until a grant was renewed, and went on",
     "handshake given up": "a client gave a handshake up while an auth server had not answered",
+    "attempt fails": "an attempt of a partition ended by an error of its store or handler",
+    "partition without an nsqd": "an attempt of a partition ended without one of its nsqds",
+    "dead letter of a partition": "a partition published a dead letter",
     "no broker": "a broker could not start because of its disk",
 }
 

@@ -34,6 +34,8 @@ from tests.simulation.driver.lookupd import Lookupd
 from tests.simulation.driver.network import HOST, LINK_FAULTS, Network
 from tests.simulation.driver.node import Broker
 from tests.simulation.driver.pace import pass_time
+from tests.simulation.driver.partition_seams import seamed
+from tests.simulation.driver.partitions import PartitionPlayer
 from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
 from tests.simulation.driver.raw import RawPlayer
 from tests.simulation.driver.reconfiguring import reconfigure
@@ -55,11 +57,12 @@ NAMES_MAX: Final = 5.0
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
 
-Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer | AuthServer
+Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | PartitionPlayer | RawPlayer | AuthServer
 KINDS: Final[dict[str, Callable[..., Player]]] = {
     "producer": ProducerPlayer,
     "http producer": HTTPPlayer,
     "consumer": ConsumerPlayer,
+    "partition": PartitionPlayer,
     "thread producer": ThreadProducerPlayer,
     "thread consumer": ThreadConsumerPlayer,
     "raw": RawPlayer,
@@ -192,6 +195,8 @@ class World:
             stack.enter_context(installed(self.network, self.threads))
             for watcher in (idle, self.grants, self.batch_stops):
                 stack.enter_context(watcher.watching())
+            if any(options["kind"] == "partition" for options in plan.players.values()):
+                stack.enter_context(seamed(self))
             loop.pace.on_idle = idle.check
             async with anyio.create_task_group() as self.tasks:
                 self.user_threads = baton.Threads(self.tasks, plan.seed, plan.options.get("interrupted_lines", 0.0))
@@ -297,7 +302,7 @@ class World:
         self.healed.set()
         players = self.players.values()
         for player in players:
-            if isinstance(player, ConsumerPlayer | AuthServer):
+            if isinstance(player, ConsumerPlayer | PartitionPlayer | AuthServer):
                 player.heal()
         self._add_sweepers()
         await self.until(28, CONNECT_MAX, self._unconnected)
@@ -368,6 +373,8 @@ class World:
         consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
         waiting = [f"{each.name} waits for a confirmation" for each in consumers if each.confirming_count]
         waiting += [line for each in consumers for line in each.in_flight()]
+        partitions = [each for each in self.players.values() if isinstance(each, PartitionPlayer)]
+        waiting += [line for each in partitions for line in each.unreturned()]
         return [line for node in self.nodes.values() for line in node.rest()] or waiting
 
     def _unended(self) -> list[str]:

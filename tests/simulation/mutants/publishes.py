@@ -182,4 +182,28 @@ MUTANTS: Final = (
         plan="refusal-of-another-attempt",
         breaks=(2,),
     ),
+    Mutant(
+        "publishes that wait are not told of a connection that is ready again",
+        "they fail after connect_timeout beside a healthy nsqd",
+        "producer/publisher.py",
+        "(self._waiting_count and (self._is_ready() or self._failure is not None))",
+        "(self._waiting_count and self._failure is not None)",
+        1_000,
+        size="driver",
+        breaks=(27,),
+    ),
+    Mutant(
+        "a publish that leaves the send window lets the next one wait",
+        "with max_outstanding_bytes, a publish waits beside free space until another one has its answer",
+        "producer/send_window.py",
+        """            self.size -= size
+        return self._admit()
+""",
+        """            self.size -= size
+        return []
+""",
+        1_000,
+        size="driver",
+        breaks=(27,),
+    ),
 )

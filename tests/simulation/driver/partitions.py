@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 PAUSE: Final = 0.2
 """Seconds between two attempts, or two batches."""
+ROUNDING: Final = 1e-6
 STORE_FAILURES: Final = ("before", "after")
 
 
@@ -244,7 +245,7 @@ class PartitionPlayer:
         node, history = row.nsqd_address.partition(":")[0], self._world.history
         name = history.deliver(self._topic, self._channel, node, row.id.encode(), row.body, row.attempts)
         waited = self._world.loop.time() - self._requeued.pop(name, -math.inf)
-        if waited < REQUEUE_DELAY and self._is_calm:
+        if waited < REQUEUE_DELAY - ROUNDING and self._is_calm:
             raise self._world.failed(Broken(16, f"{name} was requeued {waited:.3f} seconds ago"))
         return name
 
@@ -362,7 +363,7 @@ class PartitionPlayer:
             seconds_min = spec.deadline or 0.0
         elif stats.stop_reason is StopReason.EMPTY:
             seconds_min = min(self._empty_times())
-        is_right = stats.seconds >= seconds_min
+        is_right = stats.seconds >= seconds_min - ROUNDING
         if stats.stop_reason is not None and (spec.fail_on_node_loss or self._is_calm):
             is_right &= stats.unreachable_count == 0
         if self._is_calm:
@@ -374,7 +375,7 @@ class PartitionPlayer:
             is_right &= stats.finished_count == self._finished_count
             is_right &= stats.finished_count + stats.finish_failed_count <= taken <= stats.received_count
             if stats.stop_reason is StopReason.EMPTY and self._chunks:
-                is_right &= self._world.loop.time() - self._busy_at >= seconds_min
+                is_right &= self._world.loop.time() - self._busy_at >= seconds_min - ROUNDING
             is_right &= (stats.stop_reason is StopReason.COUNT) == (taken == share.records_max)
             if stats.stop_reason is StopReason.BYTES:
                 is_right &= size >= (share.bytes_max or 0)

@@ -36,20 +36,32 @@ ITEMS: Final[dict[str, tuple[bytes, tuple[bytes, ...]]]] = {
 
 
 def send_raw(registry: Registry, info: LookupdInfo, what: str, now_ns: int) -> None:
-    """Send one item, and end the connection; check the answers, and that no broker is left."""
+    """Send one item, and end the connection; check the answers, and that no broker is left.
+
+    The end comes after the answers, and on another connection before them.
+    """
+    for is_early in (False, True):
+        _send_raw(registry, info, what, now_ns, is_early=is_early)
+
+
+def _send_raw(registry: Registry, info: LookupdInfo, what: str, now_ns: int, *, is_early: bool) -> None:
     data, expected = ITEMS[what]
     peers = registry.active_peers(now_ns)
     session = Session(registry, "raw:1", info)
     session.receive_data(MAGIC_V1 + data, now_ns)
-    output = session.data_to_send()
-    while session.has_input:
-        session.process_input(now_ns)
-        output += session.data_to_send()
+    output = b"" if is_early else _process(session, now_ns)
     session.receive_eof(now_ns)
-    while session.has_input:
-        session.process_input(now_ns)
-    output += session.data_to_send()
+    output += _process(session, now_ns)
     answers = list(AnswerDecoder(answer_size_max=1 << 20).feed(output))
     is_right = len(answers) == len(expected) and all(map(bytes.startswith, answers, expected))
     conclude(11, is_right, f"{answers} were sent to {what}, not {expected}")
     conclude(24, session.ended and registry.active_peers(now_ns) == peers, f"a session is left after {what}")
+
+
+def _process(session: Session, now_ns: int) -> bytes:
+    """Process what a session has received; return the answers."""
+    output = session.data_to_send()
+    while session.has_input:
+        session.process_input(now_ns)
+        output += session.data_to_send()
+    return output

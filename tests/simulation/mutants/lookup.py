@@ -185,4 +185,15 @@ MUTANTS: Final = (
         "driver",
         breaks=(28,),
     ),
+    Mutant(
+        "nsqlookupd forgets the end of a connection behind commands that wait for their turn",
+        "the connection and its registrations stay until nsqlookupd ends",
+        "lookupd/session.py",
+        """            self._process_commands(now_ns)
+            if self._eof_received:
+                self.receive_eof(now_ns)
+""",
+        "            self._process_commands(now_ns)\n",
+        breaks=(24,),
+    ),
 )

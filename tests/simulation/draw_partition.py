@@ -20,6 +20,8 @@ def options(random: Random, named: Callable[[str], Random], *, is_exact: bool) -
     options: dict[str, Any] = {"rdy": random.choice((1, 3, 20)), "chunk": random.choice((1, 3, 10))}
     options |= {"messages": random.choice((5, 20, 1000))}
     options |= {name: 0.2 for name in ("late_share", "cut_share") if named(name).random() < 0.3}
+    if named("executors").random() < 0.5:
+        options["fresh"] = True
     removal = named("removal of batches")
     if removal.random() < 0.5:
         horizon_ms = 1_000_000 if is_exact else removal.choice((10_000, 1_000_000))  # no attempt sleeps longer

@@ -59,6 +59,7 @@ class Attempt:
         self.is_over = False
         self._random = Random(f"{self._world.plan.seed}/{task.name}/{number}")
         self._name = f"{task.player}-{task.batch}-{number}"
+        self._wal = task.open_wal()
         self._log = SlotLog()
         self._actions = deque(self._log.start())
         self._links: dict[str, Connection] = {}
@@ -192,7 +193,7 @@ class Attempt:
     # ---- actions -----------------------------------------------------------------------------------------------------
 
     def _perform(self, action: slot_log.Action) -> list[slot_log.Action]:
-        log, wal = self._log, self.task.wal
+        log, wal = self._log, self._wal
         match action:
             case slot_log.ReadLog():
                 actions = log.log_read(wal.read_log())
@@ -312,7 +313,7 @@ class Attempt:
         """Pass on the rows, and close the connections."""
         rows: list[MessageKey] = []
         for entry in replay.slots:
-            rows += [key for key in self.task.wal.read_slot(entry.number).keys if key not in entry.excluded]
+            rows += [key for key in self._wal.read_slot(entry.number).keys if key not in entry.excluded]
         self.task.end(rows)
         self.is_over = True
         for link in self._links.values():
@@ -338,9 +339,15 @@ class Task:
         self.world = partitions.world
         self.topic: str = options["topic"]
         self.name = f"{player}/{batch}"
-        self.wal: PartitionWal = partitions.wal.partition(batch, number)
+        self._number = number
         self.rows: list[MessageKey] | None = None
         self.attempts = [Attempt(self, 0)]
+
+    def open_wal(self) -> PartitionWal:
+        """Return the log of the partition; with ``fresh`` executors, with an index of its own."""
+        wal = self.partitions.wal
+        wal = Wal(wal.store, wal.wal_id) if self.options.get("fresh") else wal
+        return wal.partition(self.batch, self._number)
 
     @property
     def live(self) -> list[Attempt]:

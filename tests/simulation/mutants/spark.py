@@ -181,4 +181,13 @@ MUTANTS: Final = (
         size="driver",
         breaks=(26,),
     ),
+    Mutant(
+        "Spark: the seal of another attempt counts the FINs of a lost one as known",
+        "its batch is removed early, and rows whose messages are delivered again come twice",
+        SLOT_LOG,
+        "    last = FinOutcome(ambiguous=bool(data[-1].keys))\n",
+        "    last = FinOutcome()\n",
+        2_000,
+        breaks=(32,),
+    ),
 )

@@ -276,4 +276,13 @@ MUTANTS: Final = (
         breaks=(15,),
         seed=15_022_313,
     ),
+    Mutant(
+        "a queue whose files were all removed waits for them",
+        "its depth stays, and messages behind it wait until the positions are written again (found by a world)",
+        "broker/core/disk/disk_queue.py",
+        '        if is_missing and not self._files.names(""):\n',
+        "        if is_missing and not self._files.exists(self._meta_name):\n",
+        plan="all-files-of-a-queue-removed",
+        breaks=(26,),
+    ),
 )

@@ -464,7 +464,7 @@ class DiskQueue:
     def _skip_file(self, why: UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
         """Continue with the next file; raise FileNotFoundError if the whole directory is missing now."""
         is_missing = isinstance(why, FileNotFoundError)
-        if is_missing and not self._files.exists(self._meta_name):
+        if is_missing and not self._files.names(""):
             raise why
         number, offset = self._read.file, self._read.offset
         if number == self._write.file:

@@ -531,6 +531,17 @@ def test_directory_missing_for_a_while_loses_no_message():
     assert left(queue) == frames(1, 2, 3)
 
 
+def test_removed_files_of_a_queue_keep_no_later_message():
+    directory = MemoryFileStore({"nsqd.dat": b"{}", data_name(0): R123, META: b"3\n0,0\n0,150\n"})
+    queue = opened(directory)
+    directory.remove(data_name(0))
+    directory.remove(META)
+    assert left(queue) == []
+    assert len(queue) == 0
+    queue.put(frames(9))
+    assert left(queue) == frames(9)
+
+
 # It is a list.
 
 

@@ -211,6 +211,8 @@ class AuthNode(Node):
         gate = self._gates[session]
         gate.add(End(error))
         self._advance(session, gate)
+        if gate.is_waiting and self.oracle is not None:
+            self.oracle.clients[session].rdy_count = 0  # nothing is delivered until its last command is processed
         self._survive(self._receive, session, END)
         self._check_gates()
 

@@ -268,8 +268,7 @@ class _Drawing:
         options: dict[str, Any] = {"kind": "producer", "nodes": nodes, **self._connection(name, random)}
         options["connect_timeout"] = random.choice((0.3, 2.0))
         if "linger" in self._features:
-            options["linger"] = random.choice((0.01, 0.3))
-            options["linger_max_messages"] = random.choice((2, 5, 500))
+            options |= draw_rare.lingering(random, self._random(f"{name}/linger bytes"))
         if "window" in self._features:
             options["max_outstanding_bytes"] = random.choice((50, 300))
         if "attempts" in self._features:
@@ -388,6 +387,8 @@ class _Drawing:
             yield from self._late_publishes(name)
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
             yield Step(at_us(), name, "leave")
+        if "linger_max_bytes" in player:
+            yield from draw_rare.full_batches(self._random(f"{name}/full"), name, self._topics, self._duration_us)
         if {"linger", "large"} <= self._features and player["kind"] == "producer":
             refused = self._random(f"{name}/refused")
             yield from draw_rare.refused_batch(refused, name, player["nodes"], self._topics, self._duration_us)
@@ -420,8 +421,7 @@ class _Drawing:
     def _burst(self, name: str, random: Random, at_us: int, hows: list[str]) -> Iterator[Step]:
         for _ in range(random.choice((1, 1, 2, 5) if "linger" in self._features else (1, 1, 3))):
             values: dict[str, Any] = {"how": random.choice(hows), "topic": random.choice(list(self._topics))}
-            if "multi" in values["how"]:
-                values["count"] = random.choice((1, 2, 5))
+            values |= {"count": random.choice((1, 2, 5))} if "multi" in values["how"] else {}
             if "deferred" in values["how"]:
                 values["delay_us"] = random.choice((0, 200_000, 1_500_000))
                 if self._some(self._random(f"{name}/{at_us}/delay"), 0.1):

@@ -95,6 +95,22 @@ def refused_batch(
                 yield Step(at_us + CLOSE_US, node, "stats")
 
 
+def lingering(random: Random, of_bytes: Random) -> dict[str, Any]:
+    """Return the options of a producer whose messages linger; in some plans batches are full by their bytes."""
+    options = {"linger": random.choice((0.01, 0.3)), "linger_max_messages": random.choice((2, 5, 500))}
+    return options | ({"linger_max_bytes": 1024, "linger_max_messages": 500} if of_bytes.random() < 0.3 else {})
+
+
+def full_batches(random: Random, name: str, topics: Iterable[str], duration_us: int) -> Iterator[Step]:
+    """Yield publishes that fill batches by their bytes, and in some plans the end of the producer."""
+    at_us, topic = random.randint(1, duration_us), random.choice(list(topics))
+    for number in range(random.choice((5, 9))):
+        values = {"how": random.choice(("publish", "publish nowait")), "topic": topic, "size": 300}
+        yield Step(at_us + number * random.choice((0, 100)), name, "publish", values)
+    if random.random() < 0.3:
+        yield Step(at_us + random.choice((0, 300, 1_000)), name, "leave")
+
+
 def refused_publishes(
     random: Random, name: str, nodes: list[str], topics: Iterable[str], duration_us: int, *, may_cut: bool
 ) -> Iterator[Step]:

@@ -51,12 +51,18 @@ def seamed(world: World) -> Iterator[None]:
 
     consumer_keywords = ConsumerSpec.consumer_keywords
     finish, publish, next_chunk = Reception.finish, publish_dead_letters, Reception.next_chunk
+    wait_connected = Reception.wait_connected
+    connected_ns: dict[Reception, int] = {}
+
+    async def connected(self: Reception) -> None:
+        await wait_connected(self)
+        connected_ns[self] = self._clock.now_ns()
 
     async def chunk_after(self: Reception) -> list[Message]:
         begun_ns = self._clock.now_ns()
         chunk = await next_chunk(self)
         try:
-            _check_taken(self, chunk, begun_ns)
+            _check_taken(self, chunk, max(begun_ns, connected_ns[self]))
         except Broken as broken:
             raise world.failed(broken) from None
         return chunk
@@ -83,6 +89,7 @@ def seamed(world: World) -> Iterator[None]:
             (ConsumerSpec, "consumer_keywords", keywords),
             (Reception, "finish", finished),
             (Reception, "next_chunk", chunk_after),
+            (Reception, "wait_connected", connected),
             (reception, "publish_dead_letters", published),
         ):
             stack.enter_context(mock.patch.object(module, name, function))
@@ -90,7 +97,7 @@ def seamed(world: World) -> Iterator[None]:
 
 
 def _check_taken(reception: Reception, chunk: list[Message], begun_ns: int) -> None:
-    """Check a chunk that was awaited since a time, or the end of the messages."""
+    """Check a chunk that was awaited since a time at which all nsqds were connected, or the end of the messages."""
     spec, now_ns = reception._spec, reception._clock.now_ns()
     if not chunk:
         is_lost = reception.stop_reason is StopReason.EMPTY and spec.fail_on_node_loss and reception._unconnected()

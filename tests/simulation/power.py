@@ -417,7 +417,8 @@ class World:
                 elif self._has_faults and data.startswith(FAILURES):
                     self._note("%s", data)
                     publish = client.waiting.pop(0)
-                    self._rules.refusals.refuse(publish, self.disk.files, is_alone=not client.waiting)
+                    topic = machine.broker.topics.get(publish.topic)
+                    self._rules.refusals.refuse(publish, topic, self.disk.files, is_alone=not client.waiting)
                 else:
                     is_failure = data.startswith((b"E_FIN", b"E_REQ", b"E_TOUCH"))
                     is_failure |= self._has_faults and data.startswith(b"E_SUB_FAILED")

@@ -193,9 +193,10 @@ MUTANTS: Final = (
         "broker/core/disk/queue.py",
         "            count -= 1  # this one is in the backend\n",
         "            return 0\n",
-        4_000,
+        2_000,
         size="power",
         breaks=(2,),
+        seed=50_010_000,
     ),
     Mutant(
         "fsync: a topic lets messages go that a channel could not store",

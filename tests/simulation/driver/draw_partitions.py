@@ -22,10 +22,7 @@ def with_partitions(plan: Plan) -> Plan:
     if random.random() >= SHARE or plan.lookupds or has_auth or LEFT_OUT & plan.options.keys():
         return plan
     players = {
-        name: _partition(random, name, player)
-        if player["kind"] == "consumer" and "dead_letters" not in player
-        else player
-        for name, player in plan.players.items()
+        name: _partition(random, name, player) if _is_plain(player) else player for name, player in plan.players.items()
     }
     dead = [player["spec"].get("dead_letter_topic") for player in players.values() if player["kind"] == "partition"]
     topics = plan.options["topics"] | {topic: ["a"] for topic in dead if topic}
@@ -41,6 +38,7 @@ def with_partitions(plan: Plan) -> Plan:
 
 
 def _is_plain(player: dict[str, Any]) -> bool:
+    """Return whether a player is a consumer without a topic of dead letters, which a partition has of its own."""
     return player["kind"] == "consumer" and "dead_letters" not in player
 
 

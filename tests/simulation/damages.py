@@ -89,6 +89,13 @@ class Damages:
         rest = disk.contents.get(f"{name}.bad")
         self._forget(name, content.data + (rest.data if rest else b""))  # a message may be partly in the rest
 
+    def started(self, disk: Disk) -> None:
+        """Forget those that a start has moved from a topic to a damaged file of a channel, and set aside there."""
+        for name in self._damaged:
+            for each in (name, f"{name}.bad"):
+                if each in disk.contents:
+                    self._forget(name, disk.contents[each].data)
+
     def restart(self, before: Disk, disk: Disk) -> None:
         """Forget those in all damaged files: the next start may not read them to their end."""
         for name in list(self._damaged):

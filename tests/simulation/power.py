@@ -162,10 +162,13 @@ class World:
         if self._has_clock_steps:
             self.now_ns += random.choice((0, -1000, -1001, -1100, -4_000, -61_000)) * MS
         if self.options.durability == "fsync" or self._was_stopped:
-            machine = Machine(Disk(self.disk.files), self.options, self.now_ns, DiskStorage)
+            disk = Disk(self.disk.files)
+            machine = Machine(disk, self.options, self.now_ns, DiskStorage)
             self._rules.restarted(machine.broker)
             found = machine.contents()
             machine.drop()
+            if self._damages is not None:
+                self._damages.started(disk)
             if self.options.durability == "fsync" and not self._sample_rate:
                 self.ledger.check(found)
             if self._was_stopped:

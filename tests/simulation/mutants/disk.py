@@ -86,6 +86,17 @@ MUTANTS: Final = (
         breaks=(9,),
     ),
     Mutant(
+        "files behind a gap stay where they are",
+        "after a power cut and a kill, finished messages come back among newer ones (found by a world)",
+        "broker/core/disk/recovery.py",
+        "    return [number for number in numbers if number > end]\n",
+        "    return []\n",
+        1,
+        "power",
+        breaks=(9,),
+        seed=52_036_135,
+    ),
+    Mutant(
         "memory keeps the first messages of a publish that the disk refuses",
         "a publish that failed, and is sent again, is delivered in part, and then whole (found by a world)",
         "broker/core/disk/queue.py",

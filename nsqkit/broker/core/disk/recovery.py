@@ -114,28 +114,47 @@ class Recovery:
 
 
 def set_aside_unknown(files: FileStore, state: SyncState) -> None:
-    """Rename the files of queues without positions to ``….bad``, and report them: a power cut can leave them.
+    """Rename files that no queue would read now to ``….bad``, and report them: a power cut can leave them.
 
-    Such a queue counts as empty, and begins again with its first file. A later process would take the old files for the
-    ones that follow it.
+    A queue without positions counts as empty, and begins again with its first file; one with positions reads up to the
+    first gap. When they have come to the numbers of the old files, a later process would take these for the ones that
+    follow.
     """
     try:
         names = sorted(files.names(positions.INFIX))
     except OSError as error:
         state.report(f"the data path cannot be listed: {error_text(error)}")
         return
-    records: dict[str, str] = {}
+    records: dict[str, dict[int, str]] = {}  # the names of each queue's files, by their numbers
     known: set[str] = set()
     for name in names:
         queue, _, rest = name.rpartition(positions.INFIX)
         if rest == positions.META_SUFFIX:
             known.add(queue)
-        elif positions.RECORDS_SUFFIX.fullmatch(rest):
-            records[name] = queue
-    for name, queue in records.items():
-        if queue not in known:
-            state.report(f"{name} is set aside as {name}.bad: its queue has no positions")
+        elif found := positions.RECORDS_SUFFIX.fullmatch(rest):
+            records.setdefault(queue, {})[int(found[1])] = name
+    for queue, there in records.items():
+        why = "a file before it is missing" if queue in known else "its queue has no positions"
+        for number in _behind_gap(files, queue, sorted(there)) if queue in known else there:
+            name = there[number]
+            state.report(f"{name} is set aside as {name}.bad: {why}")
             rename_bad(files, name, state)
+
+
+def _behind_gap(files: FileStore, queue: str, numbers: list[int]) -> list[int]:
+    """Return the numbers of files that recovery would not find."""
+    if numbers[-1] - numbers[0] < len(numbers):
+        return []
+    try:
+        found = positions.from_meta(files.read(positions.meta_name(queue)) or b"")
+    except OSError:  # the queue reports it
+        return []
+    if found is None or found[1].file not in numbers:  # then all files are read
+        return []
+    end = found[2].file
+    while end + 1 in numbers:
+        end += 1
+    return [number for number in numbers if number > end]
 
 
 def size_of(files: FileStore, name: str, state: SyncState) -> int:

@@ -45,6 +45,39 @@ def test_files_of_a_queue_without_positions_are_set_aside():
     assert state.reports[1:] == ["the data path cannot be listed: Too many open files"]
 
 
+@pytest.mark.parametrize(
+    ("text", "numbers", "bad"),
+    [
+        ("0\n2,0\n2,0\n", [2, 3, 4], []),
+        ("0\n2,0\n2,0\n", [2, 4, 5, 7], [4, 5, 7]),
+        ("0\n2,0\n3,0\n", [1, 2, 4, 5, 7], [7]),
+        ("0\n2,0\n5,0\n", [2, 5, 6], []),
+        ("0\n2,0\n2,0\n", [4, 6], []),
+        ("no positions", [2, 4], []),
+    ],
+    ids=["no gap", "gap", "gap behind new files", "missing file", "first file missing", "damaged positions"],
+)
+def test_files_behind_a_gap_are_set_aside(text, numbers, bad):
+    """All are read if the first one is missing, or the positions are."""
+    names = {number: f"q.diskqueue.{number:06d}.dat" for number in numbers}
+    files = {"q.diskqueue.meta.dat": text.encode()} | {names[number]: b"%d" % number for number in numbers}
+    directory, state = MemoryFileStore(files), new_state()
+    set_aside_unknown(directory, state)
+    renamed = {names[number]: f"{names[number]}.bad" for number in bad}
+    assert directory.files == {renamed.get(name, name): data for name, data in files.items()}
+    assert state.reports == [
+        f"{name} is set aside as {new}: a file before it is missing" for name, new in renamed.items()
+    ]
+
+
+def test_gap_of_a_queue_whose_positions_cannot_be_read_stays():
+    files = {"q.diskqueue.meta.dat": b"", "q.diskqueue.000002.dat": b"", "q.diskqueue.000004.dat": b""}
+    directory, state = MemoryFileStore(files), new_state()
+    directory.fail(errno.EIO, after=1)
+    set_aside_unknown(directory, state)
+    assert (directory.files, state.reports) == (files, [])
+
+
 def test_cutting_off_at_a_position_behind_the_end_changes_nothing():
     """A damaged position made the file a terabyte long."""
     directory, state = MemoryFileStore({"f": records(2)}), new_state()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -13,7 +14,7 @@ from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import Clock
 from nsqkit.consumer import Message
 from nsqkit.consumer.dead_letter import GivenUp
-from nsqkit.errors import NSQError
+from nsqkit.errors import BrokerError, NSQError
 from nsqkit.producer import Producer
 from nsqkit.spark.options import ConsumerSpec
 
@@ -48,18 +49,26 @@ async def _publish(
     names = attrs.fields_dict(ConnectionOptions)
     options = {name: value for name, value in spec.connection.items() if name in names}
     published: list[Message] = []
+    waiting = deque(letters)
     try:
         async with Producer(address, clock=clock, **options) as producer:
-            for message in letters:
-                await producer.publish(topic, _given_up(message, clock.now_ns()).encode())
-                published.append(message)
+            while waiting:
+                try:
+                    await producer.publish(topic, _given_up(waiting[0], clock.now_ns()).encode())
+                except BrokerError as error:  # an envelope may be too large where the next one is not
+                    _requeue([waiting.popleft()], address, error)
+                else:
+                    published.append(waiting.popleft())
     except NSQError as error:
-        rest = letters[len(published) :]
-        logger.warning("%d dead letters of %s are requeued: %s", len(rest), address, error)
-        for message in rest:
-            if not message.is_answered:
-                message.requeue(backoff=False)
+        _requeue(waiting, address, error)
     return published
+
+
+def _requeue(letters: Collection[Message], address: str, error: NSQError) -> None:
+    logger.warning("%d dead letters of %s are requeued: %s", len(letters), address, error)
+    for message in letters:
+        if not message.is_answered:
+            message.requeue(backoff=False)
 
 
 def _given_up(message: Message, now_ns: int) -> GivenUp:

@@ -14,19 +14,20 @@ from nsqkit.testing import NsqdServer
 pytestmark = pytest.mark.anyio
 
 
-async def give_up(nsqd: NsqdServer) -> list[Message]:
+async def give_up(nsqd: NsqdServer, *poison: bytes) -> list[Message]:
     """Publish the messages of a consumer that exceed one delivery; return those that were accepted."""
-    nsqd.publish("t", b"poison", b"good")
+    poison = poison or (b"poison",)
+    nsqd.publish("t", *poison, b"good")
     spec = ConsumerSpec(
         topics=("t",), channel="c", nsqd_tcp_addresses=(nsqd.tcp_address,), max_attempts=1, dead_letter_topic="dead"
     )
     found: dict[bytes, Message] = {}
-    async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=2) as consumer:
+    async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10) as consumer:
         async for message in consumer:
             found[message.body] = message
-            if message.body == b"poison" and message.attempts == 1:
+            if message.body != b"good" and message.attempts == 1:
                 message.requeue(0, backoff=False)
-            elif len(found) == 2 and found[b"poison"].attempts == 2:
+            elif b"good" in found and all(body in found and found[body].attempts == 2 for body in poison):
                 break
         return await publish_dead_letters(spec, list(found.values()), LoopClock())
 
@@ -45,3 +46,12 @@ async def test_a_message_that_is_not_accepted_is_requeued(caplog: pytest.LogCapt
         assert await give_up(nsqd) == []
         assert nsqd.topic("t").channel("c").deferred == 1
         assert "1 dead letters of" in caplog.text
+
+
+async def test_a_letter_that_is_too_large_costs_no_other_one():
+    """An envelope is a third longer than its message."""
+    with NsqdServer(max_msg_size=1000) as nsqd:
+        assert [message.body for message in await give_up(nsqd, b"p" * 900, b"poison")] == [b"poison"]
+        (letter,) = nsqd.messages("dead")
+        assert GivenUp.decode(letter.body).body == b"poison"
+        assert nsqd.topic("t").channel("c").deferred == 1

@@ -159,7 +159,7 @@ class _Drawing:
             "lookupds": self._lookupds,
             **({"max_msg_timeout_ns": 10 * 10**9} if self._random("limits").random() < 0.5 else {}),
             **({"node_id": 7} if self._random("node ids").random() < 0.3 else {}),
-            **({"max_msg_size": 2_000} if "large" in self._features else {}),
+            **({"max_msg_size": 2_500} if "large" in self._features else {}),
         }
 
     def _lookupd_steps(self, name: str) -> Iterator[Step]:

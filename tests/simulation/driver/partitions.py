@@ -123,7 +123,8 @@ class PartitionPlayer:
         self._finished_count = 0  # of the attempt
         self._requeued: dict[str, float] = {}  # the times of messages that were requeued
         self._busy_at = 0.0
-        self._kept: list[MessageRow] = []  # of the attempt: those whose FINs are confirmed
+        self._finishing: list[MessageRow] = []  # of the attempt: those whose FINs are not confirmed yet
+        self._kept: list[MessageRow] = []  # of the attempt: those whose FINs are
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class PartitionPlayer:
     def unreturned(self) -> list[str]:
         """Return a line for each message that was finished, and is not among the rows yet."""
         if self._way == "rows":
-            return [f"{self.name} has {row} to return" for row in self._kept]
+            return [f"{self.name} has {row} to return" for row in (*self._finishing, *self._kept)]
         return [f"{self.name} has finished {key} without a row" for key in self._finished - self._row_counts.keys()]
 
     # ---- attempts ------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class PartitionPlayer:
         return stats
 
     def _begin_attempt(self) -> None:
-        self._chunks, self._dead_sizes, self._kept = [], [], []
+        self._chunks, self._dead_sizes, self._finishing, self._kept = [], [], [], []
         self._finished_count = 0
 
     async def _receive_rows(self) -> PartitionStats:
@@ -231,7 +232,7 @@ class PartitionPlayer:
             if not is_returned:  # they are lost: at most once
                 for row in (row for rows in self._chunks for row in rows):
                     history.done(self._topic, self._channel, history.name(self._topic, row.body))
-                self._kept = []
+                self._finishing, self._kept = [], []
         kept, self._kept = self._kept, []
         conclude(32, rows == kept, f"{self.name} returned {rows}, and finished {kept}")
         for row in rows:
@@ -277,7 +278,8 @@ class PartitionPlayer:
     def finishing(self, messages: Sequence[Message]) -> None:
         """Check messages whose FINs are about to be sent."""
         if self._way == "rows":
-            self._check_chunk([message_row(message) for message in messages])
+            self._finishing = [message_row(message) for message in messages]
+            self._check_chunk(self._finishing)
         elif self._way == "slots":
             keys = set(map(_key, messages))
             stored: set[MessageKey] = set()
@@ -296,6 +298,7 @@ class PartitionPlayer:
             limits = [each.stats().max_in_flight for each in reception.consumers.values()]
             conclude(6, max(limits) <= wanted, f"{self.name} wants {wanted} messages, and nsqds may deliver {limits}")
         if self._way == "rows":
+            self._finishing = []
             left = {*confirmation.failed, *confirmation.unknown}
             self._kept += [message_row(message) for message in messages if message not in left]
             history = self._world.history

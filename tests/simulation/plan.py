@@ -175,7 +175,7 @@ def _check_step(plan: Plan, step: Step) -> None:
     first, _, second = step.who.partition("/")
     verbs: frozenset[str]
     if second:
-        ends = (plan.players, plan.nodes), (plan.nodes, plan.lookupds)
+        ends = (plan.players, {**plan.nodes, **plan.lookupds}), (plan.nodes, plan.lookupds)
         verbs = LINK_VERBS if any(first in one and second in other for one, other in ends) else frozenset()
     elif first in plan.lookupds:
         verbs = LOOKUPD_VERBS

@@ -105,6 +105,7 @@ class _Drawing:
         if "unanswered" in self._faults:
             who = [*self._lookupds, *(f"{name}/{node}" for name, node in links)]
             steps += draw_rare.unanswered(self._random("unanswered"), who, self._duration_us)
+        steps += draw_rare.slow_lists(self._random("slow lists"), players, self._duration_us)
         random = self._random("partly taken")
         if links and {"slow", "half-open"} <= self._faults and self._some(random, 0.2):
             steps += draw_rare.partly_taken(random, list(nodes), self._topics, self._duration_us)
@@ -324,31 +325,7 @@ class _Drawing:
             options["batch"] = {"max_messages": random.choice((1, 3)), "max_wait": random.choice((0.0, 0.2))}
             if mode == "run batches":
                 options["run"] = {"concurrency": random.choice((1, 2))}
-        return options | self._rare_options(self._random(f"{name}/rare"), options)
-
-    def _rare_options(self, random: Random, options: dict[str, Any]) -> dict[str, Any]:
-        """Return more options of a consumer, each of which is rare."""
-        mode, rare = options["mode"], dict[str, Any]()
-        if mode == "batches" and self._some(random):
-            rare["confirms"] = True
-        rare["giving_up"] = random.choice(("async", "raise", "plain", "slow"))
-        if self._some(random, 0.1):
-            rare["hook_fails"] = True
-        if self._some(random, 0.3):
-            rare["end_on_permanent_error"] = True
-        if mode == "threads" and self._some(random):
-            rare["thread_us"] = random.choice((300_000, 5_000_000))
-        run = dict(options.get("run", {}))
-        if "lanes" in run and self._some(random, 0.3):
-            run["key_fails"] = True
-        if mode == "plain":
-            run |= {name: True for name in ("auto_touch", "cancel_at_timeout") if self._some(random, 0.3)}
-        if run:
-            rare["run"] = run
-        if "auto_touch" in run and self._some(random):  # a message is touched while it is given up, too
-            rare |= {"giving_up": random.choice(("slow", "slow raise")), "max_attempts": 2, "msg_timeout": 1.0}
-            rare["fates"] = [*options["fates"], "raise", "raise"]
-        return rare
+        return options | draw_rare.rare_options(self._random(f"{name}/rare"), options)
 
     def _handling(self, random: Random, mode: str) -> dict[str, Any]:
         handling: dict[str, Any] = {"concurrency": random.choice((1, 2, 4))}

@@ -56,6 +56,33 @@ def consumer_options(
     return options, fates
 
 
+def rare_options(random: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return more options of a consumer, each of which is rare."""
+    mode, rare = options["mode"], dict[str, Any]()
+    if mode == "batches" and random.random() < 0.5:
+        rare["confirms"] = True
+    rare["giving_up"] = random.choice(("async", "raise", "plain", "slow"))
+    if random.random() < 0.1:
+        rare["hook_fails"] = True
+    if random.random() < 0.3:
+        rare["end_on_permanent_error"] = True
+    if mode == "threads" and random.random() < 0.5:
+        rare["thread_us"] = random.choice((300_000, 5_000_000))
+    run = dict(options.get("run", {}))
+    if "lanes" in run and random.random() < 0.3:
+        run["key_fails"] = True
+    if mode == "plain":
+        run |= {name: True for name in ("auto_touch", "cancel_at_timeout") if random.random() < 0.3}
+    if run:
+        rare["run"] = run
+    if "auto_touch" in run and random.random() < 0.5:  # a message is touched while it is given up, too
+        rare |= {"giving_up": random.choice(("slow", "slow raise")), "max_attempts": 2, "msg_timeout": 1.0}
+        rare["fates"] = [*options["fates"], "raise", "raise"]
+    if "lookupds" in options and random.random() < 0.3:  # longer than the gap of requests that are made earlier
+        rare["lookupd_poll_interval"] = 3.0
+    return rare
+
+
 def apart(random: Random, player: dict[str, Any]) -> dict[str, Any]:
     """Return the option of a consumer whose handlers run in a task that outlives its block."""
     has_tasks = player["mode"] not in ANSWERING and player["mode"] != "threads"
@@ -163,6 +190,15 @@ def unanswered(random: Random, who: Iterable[str], duration_us: int) -> Iterator
         if random.random() < 0.4:
             for_us = random.choice((10_000, 300_000, 3_000_000))
             yield Step(random.randint(1, duration_us), each, "unanswered", {"for_us": for_us})
+
+
+def slow_lists(random: Random, players: dict[str, dict[str, Any]], duration_us: int) -> Iterator[Step]:
+    """Yield the steps with which nsqlookupds need long to answer some consumers: an nsqd can be lost meanwhile."""
+    for name, player in players.items():
+        for lookupd in player.get("lookupds", ()):
+            if random.random() < 0.3:
+                values = {"size": random.choice((10, 30)), "pause_us": 10_000}
+                yield Step(random.randint(1, duration_us), f"{name}/{lookupd}", "slow", values)
 
 
 def relisting(

@@ -7,10 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from unittest import mock
 
+from nsqkit.broker.persistence import SAVE_PAUSE_NS, Persistence
 from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
+from nsqkit.clock import NS_PER_S
 from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.thread_receiver import ThreadReceiver
+from nsqkit.lookup.poller import LookupdPoller
+from nsqkit.lookup.schedule import PollSchedule
 from nsqkit.producer.publisher import Publisher
 from nsqkit.spark.reception import Reception
 from nsqkit.transport.pump import Pump
@@ -27,7 +31,9 @@ T = TypeVar("T")
 CHECK_EACH: Final = 4
 """Idle moments between two checks."""
 LATE_MAX: Final = 0.05
-"""Seconds after its limit until a handshake has certainly ended."""
+"""Seconds after its limit until a handshake or a pause has certainly ended."""
+SAVE_PAUSE: Final = SAVE_PAUSE_NS / NS_PER_S
+"""Seconds until a broker tries again to write its names."""
 
 
 class Idle:
@@ -49,6 +55,10 @@ class Idle:
         self._workers: dict[Any, None] = {}  # handlers with a worker that waits
         self._partitions: dict[Any, None] = {}  # receptions that wait
         self._publishers: dict[Any, None] = {}
+        self._pollers: dict[Any, None] = {}
+        self._woken: dict[Any, float] = {}  # the schedules of early requests to nsqlookupds, and since when they can be
+        self._syncs: dict[Any, None] = {}
+        self._unsaved: dict[Any, float] = {}  # files without the names of a broker, and since when no save has begun
         self._count = 0
 
     @contextmanager
@@ -62,8 +72,17 @@ class Idle:
                 (Handling, "_wait_for_arrival", self._workers),
                 (Publisher, "resend", self._publishers),
                 (Reception, "_wait_for_change", self._partitions),
+                (LookupdPoller, "run", self._pollers),
+                (Persistence, "_sync", self._syncs),
             ):
                 stack.enter_context(mock.patch.object(owner, name, _noted(getattr(owner, name), running)))
+            for kind, name, see in (
+                (PollSchedule, "wake", lambda schedule: self._woken.update({schedule: self._loop.time()})),
+                (PollSchedule, "begin", lambda schedule: self._woken.pop(schedule, None)),
+                (PollSchedule, "_end", self._end_poll),
+                (Persistence, "save", lambda persistence: self._unsaved.pop(persistence, None)),
+            ):
+                stack.enter_context(mock.patch.object(kind, name, _seen(getattr(kind, name), see)))
             yield
 
     def check(self) -> None:
@@ -76,9 +95,8 @@ class Idle:
         if self._count % CHECK_EACH:
             return
         for node in self._nodes:
-            nsqd = node.nsqd
-            if nsqd is not None and nsqd.is_running and (nsqd.broker.changes.channels or nsqd.broker.sessions.to_write):
-                raise Broken(27, f"{node.name} has messages to deliver, or output, and does nothing")
+            if node.nsqd is not None and node.nsqd.is_running:
+                self._check_broker(node.name, node.nsqd)
         for pump in self._pumps:
             machine, stream = pump._machine, pump._stream
             is_blocked = stream.is_blocked or stream.is_detached
@@ -95,6 +113,17 @@ class Idle:
             if due_ns is not None and due_ns < timer._armed_ns:
                 raise Broken(12, f"{type(timer._timed).__name__} has a deadline before that of its timer")
 
+    def _check_broker(self, name: str, nsqd: Any) -> None:
+        broker, persistence = nsqd.broker, nsqd._persistence
+        if broker.changes.channels or broker.sessions.to_write:
+            raise Broken(27, f"{name} has messages to deliver, or output, and does nothing")
+        if persistence is None or persistence._saved_revision == broker.changes.revision:
+            return
+        if persistence._saving.locked() or persistence in self._syncs:
+            self._unsaved.pop(persistence, None)
+        elif self._loop.time() - self._unsaved.setdefault(persistence, self._loop.time()) > SAVE_PAUSE + LATE_MAX:
+            raise Broken(17, f"{name} has other names than nsqd.dat, and does not write them")
+
     def _check_clients(self) -> None:
         """Check what waits in producers, consumers and partitions."""
         for receiver in self._receivers:
@@ -109,11 +138,24 @@ class Idle:
             window = publisher.window
             if window is not None and window._waiting and window._has_space(next(iter(window._waiting.values()))):
                 raise Broken(27, f"{window.waiting_count} publishes wait for space, and {window.size} bytes are taken")
+        for poller in self._pollers:
+            for schedule in (each.schedule for each in poller._lookupds.values()):
+                if schedule in self._woken and not schedule._is_polling:
+                    self._check_early_poll(schedule, self._loop.time() - self._woken[schedule])
         for reception in self._partitions:
             chunker, is_starved = reception.chunker, any(each.is_starved for each in reception.consumers.values())
             is_due = chunker.pending and not chunker.is_last_taken and (chunker.is_full or is_starved)
             if is_due and not reception._unconnected():
                 raise Broken(27, f"{len(chunker.pending)} messages wait to be a chunk, which is due")
+
+    def _end_poll(self, schedule: Any) -> None:
+        if schedule in self._woken:  # meanwhile
+            self._woken[schedule] = self._loop.time()
+
+    @staticmethod
+    def _check_early_poll(schedule: Any, waited: float) -> None:
+        if waited > schedule._gap_ns * (1 + schedule._jitter) / 1e9 + LATE_MAX:
+            raise Broken(28, f"a consumer has lost an nsqd, and asks no nsqlookupd for {waited:.3f} seconds")
 
     def _check_handshake(self, connection: Connection[Any]) -> None:
         """Check that a handshake does not last longer than its limit, with the time for the answer to AUTH."""
@@ -125,6 +167,16 @@ class Idle:
         lasted, dial_max = self._loop.time() - stream.dialled_at, connection._dial_timeout_ns / 1e9
         if lasted > dial_max + max(dial_max, options.read_timeout) + LATE_MAX:
             raise Broken(28, f"the handshake with {connection.address} has lasted {lasted:.3f} seconds")
+
+
+def _seen(call: Callable[..., T], see: Callable[[Any], object]) -> Callable[..., T]:
+    """Return a method that passes its object to ``see`` at each call."""
+
+    def calling(self: Any, *args: Any) -> T:
+        see(self)
+        return call(self, *args)
+
+    return calling
 
 
 def _noted(run: Callable[..., Awaitable[T]], running: dict[Any, None]) -> Callable[..., Awaitable[T]]:

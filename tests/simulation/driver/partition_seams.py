@@ -6,6 +6,7 @@ The payload of a slot is not Arrow's format here, so that no world needs that li
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -15,7 +16,7 @@ from unittest import mock
 from nsqkit.clock import NS_PER_S
 from nsqkit.consumer import consumer
 from nsqkit.spark import drainer, reception
-from nsqkit.spark.chunker import StopReason
+from nsqkit.spark.chunker import Chunker, StopReason
 from nsqkit.spark.dead_letters import publish_dead_letters
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception
@@ -51,7 +52,7 @@ def seamed(world: World) -> Iterator[None]:
 
     consumer_keywords = ConsumerSpec.consumer_keywords
     finish, publish, next_chunk = Reception.finish, publish_dead_letters, Reception.next_chunk
-    wait_connected = Reception.wait_connected
+    wait_connected, take = Reception.wait_connected, Chunker.take
     connected_ns: dict[Reception, int] = {}
 
     async def connected(self: Reception) -> None:
@@ -65,6 +66,14 @@ def seamed(world: World) -> Iterator[None]:
             _check_taken(self, chunk, max(begun_ns, connected_ns[self]))
         except Broken as broken:
             raise world.failed(broken) from None
+        return chunk
+
+    def taken(self: Chunker[Message], now_ns: int, *, is_starved: bool) -> list[Message]:
+        pending = list(self.pending)
+        is_due = not pending or is_starved or _is_due(self, pending, now_ns)
+        chunk = take(self, now_ns, is_starved=is_starved)
+        if chunk and not is_due:
+            raise world.failed(Broken(27, f"a chunk has {len(chunk)} of {len(pending)} messages before it is due"))
         return chunk
 
     async def published(spec: ConsumerSpec, messages: Sequence[Message], clock: Clock) -> list[Message]:
@@ -90,10 +99,21 @@ def seamed(world: World) -> Iterator[None]:
             (Reception, "finish", finished),
             (Reception, "next_chunk", chunk_after),
             (Reception, "wait_connected", connected),
+            (Chunker, "take", taken),
             (reception, "publish_dead_letters", published),
         ):
             stack.enter_context(mock.patch.object(module, name, function))
         yield
+
+
+def _is_due(chunker: Chunker[Message], pending: list[Message], now_ns: int) -> bool:
+    """Return whether some messages are enough for a chunk, or have waited long enough, or are the last ones."""
+    bounds = chunker.bounds
+    count_max = min(bounds.chunk_messages, (bounds.max_messages or math.inf) - chunker.taken_count)
+    size_max = min(bounds.chunk_bytes, (bounds.max_bytes or math.inf) - chunker.taken_bytes)
+    has_waited = now_ns >= pending[0].received_ns + bounds.linger_ns
+    is_last = bounds.deadline_ns is not None and now_ns >= chunker.start_ns + bounds.deadline_ns
+    return len(pending) >= count_max or sum(len(each.body) for each in pending) >= size_max or has_waited or is_last
 
 
 def _check_taken(reception: Reception, chunk: list[Message], begun_ns: int) -> None:

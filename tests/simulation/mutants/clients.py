@@ -159,4 +159,17 @@ MUTANTS: Final = (
         "driver",
         breaks=(27,),
     ),
+    Mutant(
+        "a lost nsqd during a request to nsqlookupd leads to no early request",
+        "a consumer finds the nsqd at its new address a minute later",
+        "lookup/schedule.py",
+        """        if self._woken:
+            self._woken = False
+            self.wake(now_ns)
+""",
+        "        self._woken = False\n",
+        size="driver",
+        plan="nsqd-lost-during-a-slow-list",
+        breaks=(28,),
+    ),
 )

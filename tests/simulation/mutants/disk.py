@@ -297,4 +297,15 @@ MUTANTS: Final = (
         plan="all-files-of-a-queue-removed",
         breaks=(26,),
     ),
+    Mutant(
+        "names that could not be written wait for the next change",
+        "topics and channels that were created while the disk failed are gone after a kill",
+        "broker/persistence.py",
+        """                await clock.wait_until(clock.now_ns() + SAVE_PAUSE_NS)
+                self._changed.set()
+""",
+        "                await clock.wait_until(clock.now_ns() + SAVE_PAUSE_NS)\n",
+        size="driver",
+        breaks=(17,),
+    ),
 )

@@ -190,4 +190,15 @@ MUTANTS: Final = (
         2_000,
         breaks=(32,),
     ),
+    Mutant(
+        "Spark: the bytes of a chunk count for the next one",
+        "chunks and their files become small, and a job slow",
+        "spark/chunker.py",
+        """            pending.clear()
+            self._pending_bytes = 0
+""",
+        "            pending.clear()\n",
+        size="driver",
+        breaks=(27,),
+    ),
 )

@@ -160,6 +160,7 @@ class _Drawing:
             "lookupds": self._lookupds,
             **({"max_msg_timeout_ns": 10 * 10**9} if self._random("limits").random() < 0.5 else {}),
             **({"node_id": 7} if self._random("node ids").random() < 0.3 else {}),
+            **draw_rare.reports(self._random(f"{name}/statsd")),
             **({"max_msg_size": 2_500} if "large" in self._features else {}),
         }
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from tests.simulation.driver import statsd
 from tests.simulation.driver.relisting import LIFETIME_NS
 from tests.simulation.plan import Step
 
@@ -54,6 +55,11 @@ def consumer_options(
         options |= {"run": {"concurrency": random.choice((1, 2)), "lanes": 3}, "max_in_flight": 20, "msg_timeout": 1.0}
         fates += ["slow"] * 8
     return options, fates
+
+
+def reports(random: Random) -> dict[str, Any]:
+    """Return the options of a broker that reports to statsd, or none."""
+    return {**statsd.OPTIONS, "statsd_interval_ns": random.choice((3, 15)) * 10**8} if random.random() < 0.3 else {}
 
 
 def rare_options(random: Random, options: dict[str, Any]) -> dict[str, Any]:

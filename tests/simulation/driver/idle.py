@@ -11,6 +11,7 @@ from nsqkit.broker.persistence import SAVE_PAUSE_NS, Persistence
 from nsqkit.client.connection import Connection
 from nsqkit.client.session import ClientSession
 from nsqkit.clock import NS_PER_S
+from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.thread_receiver import ThreadReceiver
 from nsqkit.lookup.poller import LookupdPoller
@@ -52,6 +53,7 @@ class Idle:
         self._pumps: dict[Any, None] = {}
         self._timers: dict[Any, None] = {}
         self._receivers: dict[Any, None] = {}
+        self._batches: dict[Any, None] = {}  # those that wait for more messages
         self._workers: dict[Any, None] = {}  # handlers with a worker that waits
         self._partitions: dict[Any, None] = {}  # receptions that wait
         self._publishers: dict[Any, None] = {}
@@ -69,6 +71,7 @@ class Idle:
                 (Pump, "run", self._pumps),
                 (Timer, "run", self._timers),
                 (ThreadReceiver, "_feed", self._receivers),
+                (Batches, "_fill", self._batches),
                 (Handling, "_wait_for_arrival", self._workers),
                 (Publisher, "resend", self._publishers),
                 (Reception, "_wait_for_change", self._partitions),
@@ -129,6 +132,9 @@ class Idle:
         for receiver in self._receivers:
             if receiver._waiting and any(not message.is_answered for message in receiver._taken):
                 raise Broken(27, "a message was taken for a busy thread, and another thread waits for one")
+        for batches in self._batches:
+            if batches._inbox and batches._subscription.core.flow.is_starved:
+                raise Broken(27, f"a batch waits for more than {len(batches._inbox)} messages, and no more can come")
         for handling in self._workers:
             if handling._core.inbox:
                 raise Broken(27, "a message waits for a handler, and so does a worker for a message")

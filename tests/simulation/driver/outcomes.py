@@ -48,7 +48,7 @@ class Outcomes:
         self._name = name
         self._find = find
         self._giving_up_count = 0
-        self._begun: set[tuple[str, bytes]] = set()  # whose last attempt has begun
+        self._begun: dict[tuple[str, bytes], int] = {}  # whose last attempt has begun: the number of the newest one
         self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
         self._failed: set[tuple[str, bytes]] = set()  # whose last attempt has failed, and that were not given up yet
         self._given_up: set[tuple[str, bytes]] = set()  # if its FIN is lost, a handler may begin it once more
@@ -66,7 +66,7 @@ class Outcomes:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         key = message.nsqd_address, message.id
         if self._is_last(message):
-            self._begun.add(key)
+            self._begun[key] = message.attempts
         self._given_up.discard(key)
         if (key in self._failed or (key in self._late and is_new)) and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"
@@ -103,13 +103,14 @@ class Outcomes:
     def end_late(self, message: Message) -> None:
         """Record that a handler has ended in which the message timed out, or lost its connection."""
         key = message.nsqd_address, message.id
-        if self._is_last(message) and key not in self._given_up:
+        is_newest = self._begun.get(key) == message.attempts  # a later one may have finished the message
+        if self._is_last(message) and key not in self._given_up and is_newest:
             self._late.add(key)
 
     def forget(self, message: Message) -> None:
         """Record that the handler was cancelled, and not because of the message: another one may begin it."""
         if self._is_last(message):  # a broker that was killed may have the number of attempts of before
-            self._begun.discard((message.nsqd_address, message.id))
+            self._begun.pop((message.nsqd_address, message.id), None)
 
     def _is_last(self, message: Message) -> bool:
         return message.attempts >= self.attempts_max > 0

@@ -49,6 +49,7 @@ SOMETIMES: Final = {
     "attempt fails": "an attempt of a partition ended by an error of its store or handler",
     "partition without an nsqd": "an attempt of a partition ended without one of its nsqds",
     "dead letter of a partition": "a partition published a dead letter",
+    "report to statsd": "a broker has reported to statsd",
     "no broker": "a broker could not start because of its disk",
 }
 

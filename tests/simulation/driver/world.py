@@ -41,6 +41,7 @@ from tests.simulation.driver.raw import RawPlayer
 from tests.simulation.driver.reconfiguring import reconfigure
 from tests.simulation.driver.relisting import relist
 from tests.simulation.driver.seams import Threads, installed
+from tests.simulation.driver.statsd import StatsdDaemons
 from tests.simulation.driver.thread_consumers import ThreadConsumerPlayer
 from tests.simulation.driver.thread_producers import ThreadProducerPlayer
 from tests.simulation.knobs import turned
@@ -193,7 +194,7 @@ class World:
         idle = Idle(self.nodes.values(), self.grants, loop)
         with ExitStack() as stack:
             stack.enter_context(installed(self.network, self.threads))
-            for watcher in (idle, self.grants, self.batch_stops):
+            for watcher in (idle, self.grants, self.batch_stops, StatsdDaemons(self)):
                 stack.enter_context(watcher.watching())
             if any(options["kind"] == "partition" for options in plan.players.values()):
                 stack.enter_context(seamed(self))

@@ -157,4 +157,18 @@ MUTANTS: Final = (
         "        if self._silence_ns < 0:",
         breaks=(29,),
     ),
+    Mutant(
+        "statsd: a report that cannot be sent counts as sent",
+        "after each time in which statsd is not reached, its counts are too low",
+        "broker/statsd.py",
+        """        address = self._options.statsd_address
+        try:
+""",
+        """        address = self._options.statsd_address
+        self._packets()
+        try:
+""",
+        size="driver",
+        breaks=(13,),
+    ),
 )

@@ -172,4 +172,13 @@ MUTANTS: Final = (
         plan="nsqd-lost-during-a-slow-list",
         breaks=(28,),
     ),
+    Mutant(
+        "a batch waits while nothing more can come",
+        "with max_messages above max_in_flight, each batch takes the whole of max_wait",
+        "consumer/batches.py",
+        "            while len(self._inbox) < self._max_messages and not subscription.core.flow.is_starved:\n",
+        "            while len(self._inbox) < self._max_messages:\n",
+        size="driver",
+        breaks=(27,),
+    ),
 )

@@ -156,7 +156,7 @@ class Grants:
             check_texts(error)
             is_strange = isinstance(error, ProtocolError) and int(port) == NSQD_PORT
             conclude(11, not is_strange, f"{HOST.get()} does not understand {node}: {error}")
-            if isinstance(error, ConnectTimeout):
+            if isinstance(error, ConnectTimeout) and int(port) == NSQD_PORT:
                 self._check_given_up(HOST.get(), node)
         except Broken as broken:
             raise world.failed(broken) from None

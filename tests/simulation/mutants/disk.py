@@ -182,9 +182,9 @@ MUTANTS: Final = (
     Mutant(
         "files that a killed process had read are not removed",
         "the space of up to all files of a queue is lost at each crash, and the files stay when a topic is deleted",
-        "broker/core/disk/disk_queue.py",
-        "        while number and self._files.exists(",
-        "        while not number and self._files.exists(",
+        "broker/core/disk/recovery.py",
+        "    while number and files.exists(",
+        "    while not number and files.exists(",
         plan="files-left-by-a-kill",
         breaks=(17,),
     ),
@@ -307,5 +307,15 @@ MUTANTS: Final = (
         "                await clock.wait_until(clock.now_ns() + SAVE_PAUSE_NS)\n",
         size="driver",
         breaks=(17,),
+    ),
+    Mutant(
+        "the rest of a failed write stays in a complete file",
+        "a message that was refused is delivered, and an acknowledged one is not (found by a world)",
+        "broker/core/disk/disk_queue.py",
+        "        if self._has_rest:  # in a complete file it would be read\n",
+        "        if False:\n",
+        size="driver",
+        plan="rest-of-a-failed-write",
+        breaks=(1,),
     ),
 )

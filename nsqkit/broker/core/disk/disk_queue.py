@@ -31,7 +31,7 @@ from nsqkit.broker.core.disk.file_store import File, FileStore
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.read_ahead import ReadAhead
 from nsqkit.broker.core.disk.records import record_size, to_records
-from nsqkit.broker.core.disk.recovery import Recovery, rename_bad, size_of
+from nsqkit.broker.core.disk.recovery import Recovery, cut_off_rest, first_left_file, rename_bad, size_of
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 from nsqkit.broker.core.options import BrokerOptions
 
@@ -58,6 +58,7 @@ class DiskQueue:
         self._put_count = 0  # messages to read behind that
         self._first_file = 0  # older files have been removed
         self._write_handle: File | None = None
+        self._has_rest = False  # of a write that failed, behind the end
         self._unsynced_files: list[File] = []  # besides that
         self._ahead = ReadAhead(files, options.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
@@ -65,7 +66,7 @@ class DiskQueue:
         self._is_closing = False
         self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; a missing file means the same
         self._open()
-        self._first_file = self._first_left_file()
+        self._first_file = first_left_file(files, name, self._read.file)
         if self._first_file < self._read.file:
             self._request_sync()  # which removes them
 
@@ -98,13 +99,6 @@ class DiskQueue:
         self._check_next_record()
         self._correct_depth()
 
-    def _first_left_file(self) -> int:
-        """Return the first file that was read and is still there: a process may end before it has removed it."""
-        number = self._read.file
-        while number and self._files.exists(self._file_name(number - 1)):
-            number -= 1
-        return number
-
     def _begin_anew(self) -> None:
         """Give up files whose positions contradict each other."""
         read, write = self._read, self._write
@@ -126,7 +120,7 @@ class DiskQueue:
             try:
                 offset, end = self._read.offset, self._end_of_read_file()
                 if offset != end and not self._ahead.finds_record(offset, end):
-                    raise self._unreadable()
+                    raise UnreadableError(f"there is no message at byte {offset}")
             except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                 self._skip_file(error)
             except OSError as error:
@@ -184,6 +178,7 @@ class DiskQueue:
             handle.truncate(self._write.offset)
         except OSError:
             self._release_write_handle()
+            self._has_rest = True
 
     def _fitting(self, frames: list[bytes]) -> int:
         """Return how many of the messages fit into the current file; if none does, begin the next file."""
@@ -214,7 +209,7 @@ class DiskQueue:
             except OSError:
                 handle.close()
                 raise
-            self._write_handle = handle
+            self._write_handle, self._has_rest = handle, False
         return self._write_handle
 
     def _create_meta(self) -> None:
@@ -233,6 +228,9 @@ class DiskQueue:
             self._unsynced_files.pop().close()
 
     def _begin_next_file(self) -> None:
+        if self._has_rest:  # in a complete file it would be read
+            cut_off_rest(self._files, self._file_name(self._write.file), self._write.offset)
+            self._has_rest = False
         complete, self._write = self._write, Position(self._write.file + 1)
         if self._read == complete:  # nsqd would take it for damaged, if it continued from here
             self._go_to_file(self._write.file)
@@ -278,13 +276,10 @@ class DiskQueue:
             end = min(end, self._found_end.offset)
         frames, self._read.offset = self._ahead.take(offset, end, count)
         if not frames and offset != end:
-            raise self._unreadable()
+            raise UnreadableError(f"there is no message at byte {offset}")
         self._put_count -= 0 if is_found else len(frames)
         self._depth = max(self._depth - len(frames), 0)
         return frames
-
-    def _unreadable(self) -> UnreadableError:
-        return UnreadableError(f"there is no message at byte {self._read.offset}")
 
     def _end_of_read_file(self) -> int:
         if not self._ahead.is_open:

@@ -7,6 +7,7 @@ positions all files are read from their beginnings. This runs when a queue is op
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -214,6 +215,23 @@ def cut_off(files: FileStore, file: File, name: str, position: int, state: SyncS
         file.sync()  # otherwise they might return after a power cut, when the next file has messages
     except OSError as error:  # then they are dealt with when they are read
         state.report(f"{name} cannot be repaired: {error_text(error)}")
+
+
+def cut_off_rest(files: FileStore, name: str, size: int) -> None:
+    """Cut off what a write that failed has left behind ``size``; raise OSError if that fails now."""
+    with suppress(FileNotFoundError):
+        file = files.open(name)
+        try:
+            file.truncate(min(size, file.size()))
+        finally:
+            file.close()
+
+
+def first_left_file(files: FileStore, queue: str, number: int) -> int:
+    """Return the first file that was read and is still there: a process may end before it has removed it."""
+    while number and files.exists(positions.file_name(queue, number - 1)):
+        number -= 1
+    return number
 
 
 def rename_bad(files: FileStore, name: str, state: SyncState) -> None:

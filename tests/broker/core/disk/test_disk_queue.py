@@ -818,6 +818,23 @@ def test_full_disk_takes_the_messages_that_fit():
     assert left(queue) == frames(2, 3, 4, 9)
 
 
+def test_rest_of_a_failed_write_is_cut_off_before_the_next_file_begins():
+    """It was delivered as a message of the complete file, and the last message of the queue was not."""
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(1))
+    directory.fail(errno.EIO, times=3)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.put(frames(2, 3))
+    assert sizes(directory) == {"000000.dat": 100}, "the rest is a whole record"
+    directory.fail(errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.put(frames(4, size=400))
+    queue.put(frames(4, size=400))
+    assert sizes(directory) == {"000000.dat": 50, "000001.dat": 400}
+    assert left(queue) == [*frames(1), *frames(4, size=400)]
+
+
 def test_last_write_decides_the_health():
     directory, state = MemoryFileStore(), new_state()
     queue = DiskQueue(directory, "q", LIMITS, state)

@@ -22,6 +22,12 @@ def options(random: Random, named: Callable[[str], Random], *, is_exact: bool) -
     options |= {name: 0.2 for name in ("late_share", "cut_share") if named(name).random() < 0.3}
     if named("executors").random() < 0.5:
         options["fresh"] = True
+    limits = named("limits of batches")
+    if limits.random() < 0.4:
+        options["limits"] = {
+            "max_in_flight": limits.choice((1, 2, 5, 20)),
+            "records_max": limits.choice((None, 1, 5, 20)),
+        }
     removal = named("removal of batches")
     if removal.random() < 0.5:
         horizon_ms = 1_000_000 if is_exact else removal.choice((10_000, 1_000_000))  # no attempt sleeps longer

@@ -18,12 +18,14 @@ from nsqkit.consumer.confirmation import Confirming, confirm
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession, Opened, Received
 from nsqkit.errors import FinishFailed, ProtocolError, TouchFailed
+from nsqkit.spark.batch_plan import PartitionShare, SourceNode, store_plan
 from nsqkit.spark.slots import slot_log
 from nsqkit.spark.slots.maintenance import remove_batches
-from nsqkit.spark.slots.records import DataSlot, MessageKey, encode_fields
+from nsqkit.spark.slots.records import DataSlot, MessageKey
 from nsqkit.spark.slots.slot_log import SlotLog
 from nsqkit.spark.slots.wal import PartitionWal, Wal
 from nsqkit.wire.commands import BARRIER_ID, Command
+from tests.simulation.batch_plans import plan_alike, plan_within
 from tests.simulation.broken import Broken
 from tests.simulation.network import MS
 from tests.spark.slots.memory_store import MemoryStore
@@ -97,7 +99,8 @@ class Attempt:
                 session.end_if_answered()
             elif isinstance(event, Opened):
                 self._received_ns = self._world.now_ns  # the time without messages begins when they may come
-                session.send_ready(self.task.options["rdy"])
+                shares = self.task.share.connections
+                session.send_ready(next(each.max_in_flight for each in shares if each.nsqd_address == session.address))
             elif isinstance(event, Received):
                 if not self._inbox:
                     self._oldest_ns = self._world.now_ns
@@ -144,7 +147,7 @@ class Attempt:
 
     def _receive_ns(self) -> int:
         """Return when to do something about the messages that were received, or about their connections."""
-        if len(self._inbox) >= self.task.options["chunk"] or self._received_count >= self.task.options["messages"]:
+        if len(self._inbox) >= self._chunk_max or not self._chunk_max:
             return 0
         if self._inbox:
             return self._oldest_ns + LINGER_NS
@@ -154,6 +157,12 @@ class Attempt:
         return min(times_ns)
 
     @property
+    def _chunk_max(self) -> int:
+        """The messages that the next chunk may have; 0 at the limit of the partition."""
+        limit: int = self.task.share.records_max or self.task.options["messages"]
+        return min(int(self.task.options["chunk"]), max(limit - self._received_count, 0))
+
+    @property
     def _empty_ns(self) -> int:
         """When to stop because no message comes; a connection may take longer to open."""
         is_opening = any(not link.machine.is_open and not link.machine.ended for link in self._links.values())
@@ -161,7 +170,8 @@ class Attempt:
 
     @property
     def _is_disconnected(self) -> bool:
-        return any(name not in self._links or self._links[name].machine.ended for name in self._world.nodes)
+        names = [planned.nsqd_address for planned in self.task.share.connections]
+        return any(name not in self._links or self._links[name].machine.ended for name in names)
 
     def service(self) -> None:
         """Nothing is to be sent: connections send for themselves."""
@@ -244,13 +254,13 @@ class Attempt:
         link.act("cut", {"ways": self._random.choice(("both", "up", "down"))})
 
     def _receive(self, now_ns: int) -> None:
-        options = self.task.options
-        if self._received_count >= options["messages"] or (not self._inbox and now_ns >= self._empty_ns):
+        chunk_max = self._chunk_max
+        if not chunk_max or (not self._inbox and now_ns >= self._empty_ns):
             self._actions.popleft()
             self._actions.extend(self._log.seal())
             return
         if self._inbox and now_ns >= min(self._oldest_ns + LINGER_NS, self._receive_ns()):
-            chunk, self._inbox = self._inbox[: options["chunk"]], self._inbox[options["chunk"] :]
+            chunk, self._inbox = self._inbox[:chunk_max], self._inbox[chunk_max:]
             keys = self._keys(chunk)
             self._messages = dict(zip(keys, chunk, strict=True))  # of a message that arrived twice, the later delivery
             redelivered = [key for key, message in self._messages.items() if message.attempts > 1]
@@ -260,8 +270,8 @@ class Attempt:
             self._actions.extend(self._log.receive_chunk(keys, redelivered, touch=touch))
         elif self._is_disconnected and now_ns >= self._reconnect_ns:
             self._reconnect_ns = now_ns + RECONNECT_NS
-            for node in self._world.nodes.values():
-                self._connect(node)
+            for planned in self.task.share.connections:
+                self._connect(self._world.nodes[planned.nsqd_address])
 
     def _touch_held(self, now_ns: int) -> None:
         """Touch the messages with less than half of their time left."""
@@ -334,12 +344,13 @@ def _session(link: Connection) -> ConsumerSession:
 class Task:
     """A partition of a batch; it ends when one of its attempts has replayed."""
 
-    def __init__(self, partitions: Partitions, player: str, options: dict[str, Any], batch: int, number: int) -> None:
-        self.partitions, self.player, self.options, self.batch = partitions, player, options, batch
+    def __init__(
+        self, partitions: Partitions, player: str, options: dict[str, Any], batch: int, share: PartitionShare
+    ) -> None:
+        self.partitions, self.player, self.options, self.batch, self.share = partitions, player, options, batch, share
         self.world = partitions.world
         self.topic: str = options["topic"]
         self.name = f"{player}/{batch}"
-        self._number = number
         self.rows: list[MessageKey] | None = None
         self.attempts = [Attempt(self, 0)]
 
@@ -347,7 +358,7 @@ class Task:
         """Return the log of the partition; with ``fresh`` executors, with an index of its own."""
         wal = self.partitions.wal
         wal = Wal(wal.store, wal.wal_id) if self.options.get("fresh") else wal
-        return wal.partition(self.batch, self._number)
+        return wal.partition(self.batch, self.share.index)
 
     @property
     def live(self) -> list[Attempt]:
@@ -392,20 +403,31 @@ class Partitions:
         self._finished: set[MessageKey] = set()
         self._tasks: list[Task] = []
         self._batch: list[Task] = []
+        self._batch_count = 0
         if self._players:
             self._begin_batch()
 
     def _begin_batch(self) -> None:
-        number = len(self._tasks) // len(self._players)
+        number, self._batch_count = self._batch_count, self._batch_count + 1
         options, now_ns = next(iter(self._players.values())), self.world.now_ns
-        self.wal.store.put_if_absent(self.wal.plan_key(number), encode_fields({"created_ns": now_ns}))
+        shares = self._plan(number, options, now_ns)
         if "retain" in options:
             horizon_ns = options["dedup_horizon_ms"] * MS
             self.removed.update(remove_batches(self.wal, number, options["retain"], horizon_ns, now_ns))
         self._batch = [
-            Task(self, name, options, number, index) for index, (name, options) in enumerate(self._players.items())
+            Task(self, name, options, number, share)
+            for (name, options), share in zip(self._players.items(), shares, strict=False)
         ]
         self._tasks += self._batch
+
+    def _plan(self, number: int, options: dict[str, Any], now_ns: int) -> Sequence[PartitionShare]:
+        """Store the plan of a batch, and return its partitions; without limits each consumes from each node."""
+        nodes, count = [SourceNode(name, options["topic"]) for name in self.world.nodes], len(self._players)
+        if "limits" in options:
+            plan = plan_within(number, nodes, count, options["limits"], now_ns)
+        else:
+            plan = plan_alike(number, nodes, count, options["rdy"], now_ns)
+        return store_plan(self.wal, plan).partitions
 
     def finished(self, key: MessageKey) -> None:
         """Record that an attempt finishes a message."""
@@ -416,7 +438,9 @@ class Partitions:
     def act(self, player: str, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""
         self._go_on()
-        task = next(task for task in self._batch if task.player == player)
+        task = next((task for task in self._batch if task.player == player), None)
+        if task is None:
+            return
         live = task.live
         if verb == "attempt":
             task.begin_attempt()
@@ -453,6 +477,10 @@ class Partitions:
         counts = Counter(key for task in self._tasks for key in task.rows or ())
         if lost := [key for key in self._finished if key not in counts]:
             raise Broken(32, f"{lost} were finished and have no row")
+        for task in self._tasks:
+            limit = task.share.records_max
+            if limit is not None and len(task.rows or ()) > limit:
+                raise Broken(6, f"{task.name} has {len(task.rows or ())} rows, where {limit} are allowed")
         repeated = [key for key, count in counts.items() if count > 1]
         if repeated and self.world.plan.options.get("is_exact"):
             raise Broken(32, f"{repeated} have several rows")

@@ -201,4 +201,20 @@ MUTANTS: Final = (
         size="driver",
         breaks=(27,),
     ),
+    Mutant(
+        "Spark: a batch has more partitions than rows",
+        "it has more rows than its limit",
+        "spark/batch_plan.py",
+        "    wanted = min(wanted, limits.records_max or wanted)\n",
+        "",
+        breaks=(6,),
+    ),
+    Mutant(
+        "Spark: batches with few messages in flight have the first nsqds alone",
+        "with more nsqds than max_in_flight, those behind are never read",
+        "spark/batch_plan.py",
+        "    first = batch * planned_count if planned_count < connection_count else 0\n",
+        "    first = 0\n",
+        breaks=(27,),
+    ),
 )

@@ -151,9 +151,10 @@ def check_empty(files: Mapping[str, bytes]) -> None:
     conclude(9, not left, f"{left} are finished, and in the files")
 
 
-def check_file_counts(files: Iterable[str]) -> None:
-    """Check that queues without messages have few files."""
-    parts = [name.partition(".diskqueue.0") for name in files if name.endswith(".dat")]
+def check_file_counts(files: Mapping[str, bytes]) -> None:
+    """Check that queues without messages have few files; those without a name may be left by a kill."""
+    known = files.keys() - unnamed(files)
+    parts = [name.partition(".diskqueue.0") for name in known if name.endswith(".dat")]
     for name, count in Counter(name for name, separator, _ in parts if separator).items():
         if count > FILES_MAX:
             raise Broken(23, f"{name} has {count} files")

@@ -35,10 +35,6 @@ def all_in(broker: Broker) -> Contents:
     return found
 
 
-def _queues(topic: str, channels: Iterable[str]) -> list[str]:
-    return [topic, *(f"{topic}:{channel}" for channel in channels)]
-
-
 class Rules:
     """What a world has seen so far.
 
@@ -180,7 +176,6 @@ class Rules:
             found = Counter({key: count for key, count in found.items() if key in self.finished})
         conclude(9, not found, f"{found} are finished, and there once more")
         if not self._has_faults:
-            named = {name for topic, channels in data_path.names(files).items() for name in _queues(topic, channels)}
-            data_path.check_file_counts(name for name in files if name.partition(".")[0] in named)
+            data_path.check_file_counts(files)
         if is_stopped and not self.may_repeat and not self._has_faults:
             data_path.check_stopped(files, Counter(), is_durable=False, left=None)

@@ -67,6 +67,9 @@ class Outcomes:
         key = message.nsqd_address, message.id
         if self._is_last(message):
             self._begun[key] = message.attempts
+        else:  # a broker that was killed has the attempts of before, and the message may be finished now
+            self._late.discard(key)
+            self._failed.discard(key)
         self._given_up.discard(key)
         if (key in self._failed or (key in self._late and is_new)) and message.attempts > self.attempts_max:
             text = f"a handler of {self._name} begins {message.body[:60]!r}, whose last attempt has ended"

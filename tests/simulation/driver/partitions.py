@@ -201,7 +201,7 @@ class PartitionPlayer:
                 self._check(stats)
         self._scopes.remove(scope)
         if not self._scopes:
-            await closing.check_drained(self._topic, self._channel)
+            await closing.check_drained(self._topic, self._channel, self._scopes)
 
     async def _drain(self) -> PartitionStats:
         spec, share, clock = self._spec, self._share, make_clock()

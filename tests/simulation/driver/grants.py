@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 import attrs
 
+from nsqkit.broker import auth
 from nsqkit.broker.external_services import ExternalServices
-from nsqkit.errors import AuthFailed, ConnectTimeout, ProtocolError, Unauthorized
+from nsqkit.errors import AuthFailed, ConnectTimeout, ProtocolError, RequestFailed, Unauthorized
 from tests.simulation.auth.leaks import check_texts
 from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.network import HOST, NSQD_PORT
 
 if TYPE_CHECKING:
+    from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.broker.core.session.auth import AuthState
     from nsqkit.broker.core.session.session import Session
     from tests.simulation.driver.history import Publish
     from tests.simulation.driver.world import World
@@ -28,6 +32,9 @@ LATE_MAX: Final = 10.0
 ROUNDING: Final = 0.01
 REFUSALS: Final = (AuthFailed, Unauthorized)
 PERMANENT: Final = (ProtocolError, *REFUSALS)
+
+ASKED: ContextVar[list[str]] = ContextVar("ASKED")
+"""The auth servers that were asked for one client."""
 
 
 @attrs.frozen
@@ -56,6 +63,16 @@ class _Request:
     since: float
 
 
+def _asked(fetch: Callable[..., Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
+    """Return a request to an auth server that notes its address."""
+
+    async def asked(address: str, *args: Any) -> bytes:
+        ASKED.get().append(address)
+        return await fetch(address, *args)
+
+    return asked
+
+
 class Grants:
     """The grants and requests of one world."""
 
@@ -70,8 +87,27 @@ class Grants:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Know all requests of brokers that are under way, and have them come from the host of the broker."""
-        with mock.patch.object(ExternalServices, "_authorize", self._noted(ExternalServices._authorize)):
+        with (
+            mock.patch.object(ExternalServices, "_authorize", self._noted(ExternalServices._authorize)),
+            mock.patch.object(auth, "query_auth_servers", self._checked(auth.query_auth_servers)),
+            mock.patch.object(auth, "_fetch", _asked(auth._fetch)),
+        ):
             yield
+
+    def _checked(self, query: Callable[..., Awaitable[AuthState]]) -> Callable[..., Awaitable[AuthState]]:
+        """Return a query that fails only after all servers were asked."""
+
+        async def checked(options: BrokerOptions, **keywords: Any) -> AuthState:
+            ASKED.set([])
+            try:
+                return await query(options, **keywords)
+            except RequestFailed:
+                if (asked := sorted(ASKED.get())) != sorted(options.auth_http_addresses):
+                    broken = Broken(11, f"of the auth servers {options.auth_http_addresses}, {asked} were asked")
+                    raise self._world.failed(broken) from None
+                raise
+
+        return checked
 
     def _noted(self, authorize: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         async def noted(services: Any, session: Session, secret: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -146,8 +147,8 @@ class Idle:
                 raise Broken(27, f"{window.waiting_count} publishes wait for space, and {window.size} bytes are taken")
         for poller in self._pollers:
             for schedule in (each.schedule for each in poller._lookupds.values()):
-                if schedule in self._woken and not schedule._is_polling:
-                    self._check_early_poll(schedule, self._loop.time() - self._woken[schedule])
+                if schedule is not None and not schedule._is_polling:
+                    self._check_poll(schedule, poller._clock.now_ns())
         for reception in self._partitions:
             chunker, is_starved = reception.chunker, any(each.is_starved for each in reception.consumers.values())
             is_due = chunker.pending and not chunker.is_last_taken and (chunker.is_full or is_starved)
@@ -158,9 +159,13 @@ class Idle:
         if schedule in self._woken:  # meanwhile
             self._woken[schedule] = self._loop.time()
 
-    @staticmethod
-    def _check_early_poll(schedule: Any, waited: float) -> None:
-        if waited > schedule._gap_ns * (1 + schedule._jitter) / 1e9 + LATE_MAX:
+    def _check_poll(self, schedule: Any, now_ns: int) -> None:
+        """Check that the next request to an nsqlookupd comes in time."""
+        part = 1 + schedule._jitter
+        if schedule.next_poll_ns > now_ns + schedule._interval_ns * part:
+            raise Broken(28, f"an nsqlookupd is asked again at {schedule.next_poll_ns}, and now it is {now_ns}")
+        waited = self._loop.time() - self._woken.get(schedule, math.inf)
+        if waited > schedule._gap_ns * part / NS_PER_S + LATE_MAX:
             raise Broken(28, f"a consumer has lost an nsqd, and asks no nsqlookupd for {waited:.3f} seconds")
 
     def _check_handshake(self, connection: Connection[Any]) -> None:

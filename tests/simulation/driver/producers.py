@@ -49,6 +49,9 @@ PROMPT_MAX = 1.5
 ALONE_MAX = 0.1
 """Seconds in which a publish has its answer if nothing of its topic is under way."""
 
+LATE_MAX = 0.2
+"""Seconds after its timeout until a call has certainly ended."""
+
 NOT_SENT = (NotConnected, Closed, WouldWait, OptionError)
 MAYBE_SENT = (ConnectionLost, PublishTimeout)
 STATES: dict[type[NSQError], str] = {
@@ -149,7 +152,7 @@ class Publisher:
             lasted = world.loop.time() - publish.begun
             if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
-            self.check_time(publish, lasted)
+            self.check_time(publish, lasted, step)
             if outcome == UNKNOWN:
                 self.on_unknown(publish, is_cancelled=scope.cancelled_caught)
 
@@ -190,7 +193,7 @@ class Publisher:
     def check_granted(self, publish: Publish) -> None:
         """Do nothing: HTTP needs no grant."""
 
-    def check_time(self, publish: Publish, lasted: float) -> None:
+    def check_time(self, publish: Publish, lasted: float, step: Step) -> None:
         """Do nothing."""
 
     def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
@@ -316,6 +319,16 @@ class ProducerPlayer(Publisher):
             has_waited = now >= publish.begun + self.options["connect_timeout"]  # it is sent again, on a new connection
             conclude(34, has_waited, f"{publish.names} failed with the messages that were sent together: {error!r}")
 
+    def check_time(self, publish: Publish, lasted: float, step: Step) -> None:
+        """Check that a call that waits ends at its timeout.
+
+        Raises:
+            Broken: it has not.
+        """
+        limit = step.values.get("timeout_us", 0) / 1e6 or self.options.get("publish_timeout", 0)
+        is_right = not limit or "nowait" in step.values["how"] or lasted <= limit + LATE_MAX
+        conclude(30, is_right, f"{publish.names} took {lasted:.3f} seconds, and has a timeout of {limit:g}")
+
     def check_granted(self, publish: Publish) -> None:
         """Check that the producer had a grant.
 
@@ -418,7 +431,7 @@ class HTTPPlayer(Publisher):
             case _:
                 await self.producer.publish(publish.topic, bodies[0])
 
-    def check_time(self, publish: Publish, lasted: float) -> None:
+    def check_time(self, publish: Publish, lasted: float, step: Step) -> None:
         """Check that a publish has had its answer soon.
 
         Raises:

@@ -69,4 +69,13 @@ MUTANTS: Final = (
         "driver",
         breaks=(11,),
     ),
+    Mutant(
+        "a failed request to the last auth server is the last one",
+        "with two auth servers of which one is down, half of the clients are refused",
+        "broker/auth.py",
+        "    for address in addresses[first:] + addresses[:first]:\n",
+        "    for address in addresses[first:]:\n",
+        size="driver",
+        breaks=(11,),
+    ),
 )

@@ -181,4 +181,13 @@ MUTANTS: Final = (
         size="driver",
         breaks=(27,),
     ),
+    Mutant(
+        "the pause after failed requests to nsqlookupd has no limit",
+        "after an nsqlookupd was down for an hour, a consumer finds its nsqds an hour later",
+        "lookup/schedule.py",
+        "        ceiling_ns = min(self._interval_ns, self._gap_ns << min(self.failure_count, 32))\n",
+        "        ceiling_ns = self._gap_ns << min(self.failure_count, 32)\n",
+        size="driver",
+        breaks=(28,),
+    ),
 )

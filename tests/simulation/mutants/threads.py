@@ -102,4 +102,14 @@ MUTANTS: Final = (
         "driver",
         breaks=(27,),
     ),
+    Mutant(
+        "a thread that publishes with its own connection ignores publish_timeout",
+        "a program without await hangs for a minute when an nsqd does not answer",
+        "producer/blocking.py",
+        "self._sends_once = self.options.publish_attempts == 1 and not self.options.publish_timeout\n",
+        "self._sends_once = self.options.publish_attempts == 1\n",
+        size="driver",
+        plan="thread-that-publishes-with-a-timeout",
+        breaks=(30,),
+    ),
 )

@@ -74,6 +74,7 @@ class ConsumerPlayer:
         self._is_apart: bool = options.get("apart", False)  # the task that receives outlives the consumer's block
         self._outcomes = Outcomes(world, name, self._find)
         self._outcomes.has_key_errors = self._run.get("key_fails", False)
+        self._outcomes.is_batched = self._mode == "run batches"
         self._outcomes.attempts_max = 0 if self._mode in {"iterate", "batches"} else options.get("max_attempts", 5)
         self._giving_up = GivingUp(world, name, options, self._outcomes, self._on_given_up)
         self._hook_fails: bool = options.get("hook_fails", False)

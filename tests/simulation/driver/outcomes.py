@@ -35,11 +35,13 @@ class Outcomes:
 
     Attributes:
         has_key_errors: the function for the keys of messages may raise, which counts as a failure of the handler.
+        is_batched: a handler gets several messages.
         attempts_max: of the consumer; 0 for no limit.
         ended_at: when the last handler, or ``giving_up``, has ended.
     """
 
     has_key_errors = False
+    is_batched = False
     attempts_max = 0
     ended_at = 0.0
 
@@ -47,7 +49,7 @@ class Outcomes:
         self._world = world
         self._name = name
         self._find = find
-        self._giving_up_count = 0
+        self._giving_up: list[Message] = []
         self._begun: dict[tuple[str, bytes], int] = {}  # whose last attempt has begun: the number of the newest one
         self._late: set[tuple[str, bytes]] = set()  # whose last attempt took too long
         self._failed: set[tuple[str, bytes]] = set()  # whose last attempt has failed, and that were not given up yet
@@ -127,8 +129,8 @@ class Outcomes:
 
     async def _check(self, message: Message, wire: Wire | None, due: float | None) -> None:
         await pass_time(ANSWER_MAX)
-        if self._giving_up_count and not message.is_answered:  # those of a batch are given up one after the other
-            while self._giving_up_count and not message.is_answered:
+        if self._is_given_up(message):
+            while self._is_given_up(message) and not message.is_answered:
                 await pass_time(ANSWER_MAX)
             await pass_time(ANSWER_MAX)
         if not message.is_answered:
@@ -136,6 +138,10 @@ class Outcomes:
         # A message that is delivered again has another time.
         if wire is not None and wire.held.get(message.id) == due and self._find(message) is wire:
             raise Broken(27, f"{self._name} has not sent the answer for {message.body[:60]!r}")
+
+    def _is_given_up(self, message: Message) -> bool:
+        """Whether ``giving_up`` runs for a message; those of a batch are given up one after the other."""
+        return bool(self._giving_up) if self.is_batched else message in self._giving_up
 
     def give_up(self, message: Message) -> None:
         """Record that ``giving_up`` is called."""
@@ -154,9 +160,9 @@ class Outcomes:
             text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was cancelled"
             raise self._world.failed(Broken(1, text))
         self.give_up(message)
-        self._giving_up_count += 1
+        self._giving_up.append(message)
         try:
             yield
         finally:
-            self._giving_up_count -= 1
+            self._giving_up.remove(message)
             self.end(message)

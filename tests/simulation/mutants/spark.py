@@ -217,4 +217,14 @@ MUTANTS: Final = (
         "    first = 0\n",
         breaks=(27,),
     ),
+    Mutant(
+        "Spark: after a large message a connection gets no RDY",
+        "a partition gets no more messages until its next attempt",
+        "spark/in_flight_bytes.py",
+        "RISE_MAX * self.limit, max(1, int(self.bytes_max / max(mean, 1.0))))\n",
+        "RISE_MAX * self.limit, int(self.bytes_max / max(mean, 1.0)))\n",
+        2_000,
+        size="driver",
+        breaks=(27,),
+    ),
 )

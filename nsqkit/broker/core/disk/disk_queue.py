@@ -58,8 +58,8 @@ class DiskQueue:
         self._put_count = 0  # messages to read behind that
         self._first_file = 0  # older files have been removed
         self._write_handle: File | None = None
-        self._has_rest = False  # of a write that failed, behind the end
         self._unsynced_files: list[File] = []  # besides that
+        self._has_rest = False  # of a write that failed, behind the end
         self._ahead = ReadAhead(files, options.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs

@@ -152,7 +152,7 @@ class Idle:
         for reception in self._partitions:
             chunker, is_starved = reception.chunker, any(each.is_starved for each in reception.consumers.values())
             limits = [each.stats().max_in_flight for each in reception.consumers.values()]
-            if not chunker.is_last_taken and min(limits) < 1:
+            if not chunker.is_last_taken and min(limits, default=1) < 1:
                 raise Broken(27, f"a partition waits for messages, and lets its nsqds deliver {limits}")
             is_due = chunker.pending and not chunker.is_last_taken and (chunker.is_full or is_starved)
             if is_due and not reception._unconnected():

@@ -51,19 +51,16 @@ class BatchHandling:
         single, last_attempts = self._single, self._subscription.core.last_attempts
         async for batch in self._batches:
             last: list[Message] = []
-            used_up: list[Message] = []
-            for message in batch:
-                if message.attempts >= single.attempts_max:
-                    (last if last_attempts.begin(message) else used_up).append(message)
             waiting: list[Message] = batch
+            used_up = [each for each in batch if each.attempts >= single.attempts_max and each in last_attempts]
             try:
                 for message in used_up:
                     await single.give_up(message, last_attempts.error(message))
                 if used_up:  # these are answered, and others may have timed out meanwhile
                     waiting = [message for message in batch if not message.is_answered]
-                    for message in last:
-                        if message.is_answered:
-                            last_attempts.forget(message)
+                last += [message for message in waiting if message.attempts >= single.attempts_max]
+                for message in last:
+                    last_attempts.begin(message)
                 if waiting and await self._handle(waiting):
                     self._finish(waiting, last)
             except BaseException:

@@ -171,6 +171,10 @@ class LastAttempts:
     def __init__(self) -> None:
         self._errors: OrderedDict[tuple[str, bytes], Exception | None] = OrderedDict()
 
+    def __contains__(self, message: Message) -> bool:
+        """Whether a handler has begun a message, and may not do so again."""
+        return _key(message) in self._errors
+
     def begin(self, message: Message) -> bool:
         """Record a message; return False if a handler has begun it at an earlier delivery and may not do so again."""
         key = _key(message)

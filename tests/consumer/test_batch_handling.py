@@ -122,6 +122,44 @@ async def test_message_that_times_out_while_another_is_given_up_is_not_in_the_ba
         tasks.cancel_scope.cancel()
 
 
+async def test_message_that_waits_for_one_that_is_given_up_counts_as_begun_by_no_handler():
+    handled: list[list[int]] = []
+    given_up: list[bytes] = []
+    may_return = [anyio.Event(), anyio.Event()]
+    may_give_up = anyio.Event()
+
+    async def handle(batch: list[Message]) -> None:
+        handled.append([message.attempts for message in batch])
+        if may_return:
+            await may_return.pop().wait()
+
+    async def give_up(message: Message, why: GivenUp) -> None:
+        given_up.append(message.body)
+        await may_give_up.wait()
+
+    async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
+        later, sooner = may_return
+        tasks.start_soon(lambda: consumer.run_batches(handle, concurrency=2, giving_up=give_up))
+        await peer.deliver(1, attempts=2)
+        await settle()
+        await peer.deliver(2)
+        await settle()
+        await peer.deliver(1, attempts=3)  # it has timed out
+        await peer.deliver(3, attempts=2)
+        await settle()
+        later.set()  # that of message 2
+        await settle()
+        assert given_up == [body_of(1)]
+        await peer.deliver(3, attempts=3)  # it has timed out as well
+        await settle()
+        sooner.set()
+        await settle()
+        may_give_up.set()
+        assert {await peer.line() for _ in range(3)} == {fin(1), fin(2), fin(3)}
+        assert (handled, given_up) == ([[2], [1], [3]], [body_of(1)])
+        tasks.cancel_scope.cancel()
+
+
 async def test_cancelled_run_does_not_forget_that_a_handler_has_begun_the_last_attempt():
     handled: list[list[int]] = []
     may_return = anyio.Event()

@@ -190,4 +190,19 @@ MUTANTS: Final = (
         size="driver",
         breaks=(28,),
     ),
+    Mutant(
+        "messages count as begun while others of their batch are given up",
+        "with two workers, a message is given up that no handler has begun at its last attempt (found by a world)",
+        "consumer/batch_handling.py",
+        """                for message in used_up:
+                    await""",
+        """                for message in batch:
+                    if message.attempts >= single.attempts_max:
+                        last_attempts.begin(message)
+                for message in used_up:
+                    await""",
+        size="driver",
+        plan="batch-beside-a-slow-giving-up",
+        breaks=(1,),
+    ),
 )

@@ -43,9 +43,8 @@ def plan_within(
     wanted = min(count, limits.records_max or math.inf, limits.max_in_flight)
     is_right = len(plan.partitions) == wanted and all(partition.connections for partition in plan.partitions)
     # A connection needs no more in flight than its partition takes.
-    is_right &= sum(in_flight) == limits.max_in_flight or 0 < sum(in_flight) <= limits.max_in_flight * bool(
-        sum(records)
-    )
+    may_be_less = limits.records_max is not None and sum(in_flight) < limits.max_in_flight
+    is_right &= may_be_less or sum(in_flight) == limits.max_in_flight
     is_right &= 0 not in in_flight and sum(records) == (limits.records_max or 0)
     is_right &= limits.records_max is None or 0 not in records
     is_right &= len(set(by_node.values())) == 1 and len(by_node) in {len(nodes), limits.max_in_flight}

@@ -103,6 +103,7 @@ def pipelines(random: Random, name: str, duration_us: int) -> Iterator[Step]:
             "count": random.choice((5, 100, 200)),
             "publish_every": random.choice((0, 1, 10)),
             "after_us": random.choice((0, 3_000, 300_000)),
+            "ends": random.random() < 0.3,
         }
         if values["publish_every"] == 1:
             values["count"] = 20

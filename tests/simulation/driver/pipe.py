@@ -30,6 +30,17 @@ SLICES_MAX: Final = 1_000
 DELAYS: Final = (0.0002, 0.0002, 0.001)
 
 
+def _drop_last(chunks: deque[Any], size: int) -> int:
+    """Remove up to ``size`` bytes, the last ones, and return how many."""
+    dropped = 0
+    while chunks and dropped < size:
+        data = chunks.pop()
+        if rest := data[: max(len(data) - (size - dropped), 0)]:
+            chunks.append(rest)
+        dropped += len(data) - len(rest)
+    return dropped
+
+
 class Pipe:
     """Bytes on their way to ``receiver``.
 
@@ -108,6 +119,11 @@ class Pipe:
         """Lose all that is on its way."""
         self._chunks.clear()
 
+    def drop_unsent(self) -> None:
+        """Lose the last bytes, which the kernel has not taken: the sender closes the connection at once."""
+        for chunks in (self._chunks, self.receiver.unread):
+            self.size -= _drop_last(chunks, self.size - CAPACITY)
+
     @property
     def has_bytes(self) -> bool:
         return any(self._chunks)
@@ -140,6 +156,7 @@ class Stream(ByteStream):
     """One end of a connection.
 
     Attributes:
+        unread: data that have arrived.
         wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
         dialled_at: when a client of an nsqd began to connect.
         closed_at: when this end was closed.
@@ -157,7 +174,7 @@ class Stream(ByteStream):
         self._out = out
         self._into = into
         out.sender = into.receiver = self
-        self._chunks: deque[bytes] = deque()
+        self.unread: deque[bytes] = deque()
         self._at_end = False
         self._error: Exception | None = None
         self._closed = False
@@ -216,7 +233,7 @@ class Stream(ByteStream):
         if data is None:
             self._at_end = True
         else:
-            self._chunks.append(data)
+            self.unread.append(data)
         self._on_input()
 
     def _on_input(self) -> None:
@@ -233,7 +250,7 @@ class Stream(ByteStream):
         self._at_end = True
         self._out.clear()
         if loses:
-            self._chunks.clear()
+            self.unread.clear()
         self._into.clear()
         self._on_input()
         self.on_room()
@@ -248,7 +265,7 @@ class Stream(ByteStream):
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         await anyio.lowlevel.checkpoint_if_cancelled()
-        while not self._chunks:
+        while not self.unread:
             if self._at_end and self.wire is not None:
                 self.wire.is_lost = True
             self._check_open()
@@ -256,9 +273,9 @@ class Stream(ByteStream):
                 raise EndOfStream
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        data = self._chunks.popleft()
+        data = self.unread.popleft()
         if len(data) > max_bytes:
-            self._chunks.appendleft(data[max_bytes:])
+            self.unread.appendleft(data[max_bytes:])
             data = data[:max_bytes]
         self._into.read(len(data))
         if self.wire is not None:
@@ -301,10 +318,11 @@ class Stream(ByteStream):
         self._room.set()
         if was_over:
             return
-        if self.resets_on_close or self._chunks:
+        if self.resets_on_close or self.unread:
             self._out.clear()
             self._out.receiver.reset()
         elif not self._eof_sent:
+            self._out.drop_unsent()
             self._out.write(None)
 
     @property
@@ -373,9 +391,9 @@ class PushingStream(Stream, PushStream):
             self._pass_on()
 
     def _pass_on(self) -> None:
-        while self._chunks and self._on_data is not None and self._is_reading:
+        while self.unread and self._on_data is not None and self._is_reading:
             self._on_data(self._take())
-        if self._at_end and self._on_end is not None and not self._chunks:
+        if self._at_end and self._on_end is not None and not self.unread:
             on_end, self._on_end = self._on_end, None
             if self.wire is not None:
                 self.wire.is_lost = True
@@ -386,14 +404,14 @@ class PushingStream(Stream, PushStream):
         return max(self._out.size - CAPACITY, 0)
 
     def _take(self) -> bytes:
-        data = self._chunks.popleft()
+        data = self.unread.popleft()
         self._into.read(len(data))
         if self.wire is not None:
             self.wire.receive(data)
         return data
 
     def detach(self) -> int | None:
-        if self._chunks or self._at_end or self.is_over or not (self._is_reading and self.is_writable):
+        if self.unread or self._at_end or self.is_over or not (self._is_reading and self.is_writable):
             return None
         self._is_reading, self.is_detached = False, True
         return self.local_port
@@ -407,7 +425,7 @@ class PushingStream(Stream, PushStream):
 
     @property
     def is_readable(self) -> bool:
-        return bool(self._chunks) or self._at_end or self.is_over
+        return bool(self.unread) or self._at_end or self.is_over
 
     def send_detached(self, data: bytes) -> None:
         if self.is_over:
@@ -415,7 +433,7 @@ class PushingStream(Stream, PushStream):
         self._send_nowait(data)
 
     def receive_detached(self) -> bytes:
-        if self._chunks:
+        if self.unread:
             return self._take()
         if self._error is not None:
             raise ConnectionResetError

@@ -1,4 +1,7 @@
-"""A client that sends its commands in one write, reads late, and sends one more: each has its answer, in order."""
+"""A client that sends its commands in one write, and reads late: each has its answer, in order.
+
+It sends one more after that, or it has ended its stream before it reads.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,9 @@ class Pipeline:
         has_auth = bool(world.nodes[node].auth_servers)
         self._data = BEGIN + AUTH * has_auth + SUBSCRIBE
         self._data += b"".join(PUBLISH if each else FINISH for each in is_publish)
+        self._ends = values.get("ends", False)
         answers = [b"OK" if each else b"E_FIN_FAILED" for each in is_publish]
-        self._expected = [b"{", *[b"{"] * has_auth, b"OK", *answers, b"OK"]
+        self._expected = [b"{", *[b"{"] * has_auth, b"OK", *answers, *[b"OK"] * (not self._ends)]
         self._after = values.get("after_us", 0) / 1e6
         self._frames: list[bytes] = []
         self._stream: Stream | None = None
@@ -86,9 +90,12 @@ class Pipeline:
     async def _talk(self) -> None:
         stream = self._stream = await self._world.network.connect_tcp(self._node, 4150)
         await stream.send(self._data)
+        if self._ends:
+            await stream.send_eof()
         await pass_time(self._after)
-        await self._read(stream, len(self._expected) - 1)
-        await stream.send(PUBLISH)  # the broker reads again after it has processed the others, in several turns
+        if not self._ends:
+            await self._read(stream, len(self._expected) - 1)
+            await stream.send(PUBLISH)  # the broker reads again after it has processed the others, in several turns
         await self._read(stream, len(self._expected))
 
     async def _read(self, stream: Stream, count: int) -> None:

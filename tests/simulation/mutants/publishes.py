@@ -206,4 +206,26 @@ MUTANTS: Final = (
         size="driver",
         breaks=(27,),
     ),
+    Mutant(
+        "a publisher that sends nothing more is not answered at the end of a commit",
+        "with --durability=fsync a client that half-closes its connection has to publish again",
+        "broker/core/session/turns.py",
+        " or self._has_more or self._buffer.is_holding:",
+        " or self._has_more:",
+        size="driver",
+        plan="publisher-that-ends-its-stream",
+        breaks=(25,),
+    ),
+    Mutant(
+        "a connection is closed before the kernel has taken the last answers",
+        "a client that half-closes its connection and reads slowly has to publish again",
+        "transport/pump.py",
+        """            if self._push is not None:
+                await send(b"")  # returns when""",
+        """            if False:
+                await send(b"")  # returns when""",
+        size="driver",
+        plan="answers-that-wait-at-the-end",
+        breaks=(25,),
+    ),
 )

@@ -245,6 +245,8 @@ class Session(Turns):
         # A command that waits for an auth server waits on: processed now, it would send a second request.
         if not self._buffer.is_holding and (self.authorization is None or not self.authorization.is_requested):
             self._resume()
+        if self._eof_received:
+            self.receive_eof(self._now_ns)
 
     # ---- one method for each command ------------------------------------------------------------------------------
 

@@ -83,8 +83,8 @@ class Turns:
                 self.receive_eof(now_ns)
 
     def receive_eof(self, now_ns: int) -> None:
-        """Record that the client sends nothing more; its commands are processed before the session ends."""
-        if self._buffer.is_suspended or self._has_more:
+        """Record that the client sends nothing more; its commands have their answers before the session ends."""
+        if self._buffer.is_suspended or self._has_more or self._buffer.is_holding:
             self._eof_received = True
             self._stop_delivery()
         elif not self.ended:

@@ -58,6 +58,20 @@ def test_publisher_is_answered_when_the_commit_has_ended(broker):
     assert sent(session) == OK
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_publisher_that_sends_nothing_more_has_all_answers(broker, count):
+    session = connected(broker)
+    for _ in range(count):
+        session.receive_data(PUB, NOW_NS)
+        ticket = broker.group_commit.begin()
+    session.receive_eof(NOW_NS)
+    for each in range(1, ticket + 1):
+        assert not session.ended
+        broker.end_commit(each)
+    assert session.ended
+    assert sent(session) == OK * count
+
+
 def test_message_put_during_a_commit_waits_for_the_next_one(broker):
     first, second = connected(broker), connected(broker)
     first.receive_data(PUB, NOW_NS)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from contextlib import suppress
+from typing import Final
 from weakref import finalize
 
 from nsqkit.transport.address import is_path, join_address, split_address
+
+IS_SHARED: Final = sys.platform == "linux"
+"""Whether a listener can be opened at a kept port: on Linux, if both sockets have SO_REUSEADDR and one alone listens."""
 
 
 class KeptPort:
@@ -41,8 +46,8 @@ class KeptPort:
                 self._bind()
 
     def release(self) -> None:
-        """Give the port up, for the listener that is opened next."""
-        if self._close is not None:
+        """Let a listener be opened at the port; except on Linux, another program can get it first."""
+        if self._close is not None and not IS_SHARED:
             self._close()
             self._close = None
 

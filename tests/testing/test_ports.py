@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.ports import KeptPort
+from nsqkit.testing.ports import IS_SHARED, KeptPort
 from nsqkit.transport.address import split_address
 
 
@@ -32,6 +32,14 @@ def test_released_port_is_free_for_a_listener_and_kept_again() -> None:
         port.keep()
         port.keep()
         assert port.address == address
+
+
+@pytest.mark.skipif(not IS_SHARED, reason="the port is free between the two sockets")
+def test_no_other_program_gets_the_port_before_the_listener() -> None:
+    port = KeptPort("127.0.0.1:0")
+    port.release()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(split_address(port.address))
 
 
 def test_collected_port_is_free() -> None:

@@ -310,10 +310,7 @@ class Publisher:
             raise
 
     async def _wait_for_connection(self, deadline_ns: int, failure: Exception | None, *, again: bool = False) -> None:
-        """Return when an nsqd is ready.
-
-        A broker answers everything that it reads, so a connection becomes ready again with something received.
-        """
+        """Return when an nsqd is ready."""
         self._waiting_count += 1
         try:
             with move_on_after(self._clock, (deadline_ns - self._clock.now_ns()) / NS_PER_S):

@@ -74,6 +74,7 @@ class ProducerSession(ClientSession[NoReturn]):
 
     Attributes:
         is_ready: True while it accepts publishes: it is open, and less than ``OUTBOX_SIZE_MAX`` bytes wait.
+        has_events: also True after it has become ready because its output was taken; ``events`` returns nothing then.
     """
 
     def __init__(
@@ -162,6 +163,8 @@ class ProducerSession(ClientSession[NoReturn]):
                 single = len(bodies) == 1
                 self.send(encode_publish(topic, bodies[0]) if single else encode_multi_publish(topic, bodies))
                 self._sent.append(batch)
+        if self.is_open and not self.is_ready:
+            self.has_events = True
         self.is_ready = self.is_open
         return super().data_to_send()
 
@@ -173,11 +176,11 @@ class ProducerSession(ClientSession[NoReturn]):
 
     def events(self) -> list[object]:
         """Return one ``Answers`` with all answers since the last call; an empty list if there are none."""
+        self.has_events = False
         ok, failed = self._ok, self._failed
         if not ok and not failed:
             return []
         self._ok, self._failed = [], []
-        self.has_events = False
         if self._withdrawn:
             self._withdrawn.difference_update(ok, [token for token, _ in failed])
         return [Answers(ok, failed)]

@@ -16,7 +16,7 @@ from weakref import finalize
 from nsqkit.transport.address import is_path, join_address, split_address
 
 IS_SHARED: Final = sys.platform == "linux"
-"""Whether a listener can be opened at a kept port: on Linux, if both sockets have SO_REUSEADDR and one alone listens."""
+"""Whether a listener can be opened at a kept port: on Linux, if both sockets have SO_REUSEADDR and one listens."""
 
 
 class KeptPort:

@@ -132,6 +132,16 @@ def test_session_is_ready_while_few_bytes_wait():
     assert session.is_ready
 
 
+def test_a_session_that_is_ready_again_has_an_event():
+    session = connected()
+    session.publish(bytes(OUTBOX_SIZE_MAX), 0)
+    assert not session.has_events
+    session.data_to_send()
+    assert session.has_events
+    assert session.events() == []
+    assert not session.has_events
+
+
 def test_the_first_publish_of_a_turn_requests_a_write_and_a_single_one_requests_it_now():
     session = connected()
     assert session.publish(b"1", 1) is Urgency.NOW

@@ -21,7 +21,10 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "BATCH_QUEUES_MAX": (("broker.core.disk.storage",), (1, 2)),
     "TURN_COUNT": (("lookupd.session",), (1, 3)),
     "OUTBOX_SIZE_MAX": (
-        ("broker.core.session.frame_buffer", "broker.core.session.nsqd_frame_buffer", "lookupd.session"),
+        (
+            *("broker.core.session.frame_buffer", "broker.core.session.nsqd_frame_buffer", "lookupd.session"),
+            "producer.session",
+        ),
         (1, 300, 2_000),
     ),
     "SPLIT_SIZE": (("broker.http_api",), (1, 30)),

@@ -228,4 +228,23 @@ MUTANTS: Final = (
         plan="answers-that-wait-at-the-end",
         breaks=(25,),
     ),
+    Mutant(
+        "publishes that wait for room do not learn that the output was taken",
+        "if the publishes that have filled the outbox are cancelled, others wait up to a heartbeat in spite of room",
+        "producer/session.py",
+        "            self.has_events = True\n        self.is_ready",
+        "            pass\n        self.is_ready",
+        size="driver",
+        plan="producer-whose-outbox-was-full",
+        breaks=(27,),
+    ),
+    Mutant(
+        "a connection whose outbox was full accepts no publish any more",
+        "all publishes to one nsqd fail after a burst that it was slow to read",
+        "producer/session.py",
+        "        self.is_ready = self.is_open\n",
+        "",
+        size="driver",
+        breaks=(34,),
+    ),
 )

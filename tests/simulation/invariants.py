@@ -59,7 +59,7 @@ def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) ->
     if not may_owe and (due_ns is None or due_ns > now_ns):
         _check_heartbeats(oracle, now_ns, may_be_silent=bool(broker.options.auth_http_addresses))
     if not has_restored:
-        _check_deadline(broker, oracle, now_ns)
+        _check_deadlines(broker, oracle, now_ns)
 
 
 def _check_heartbeats(oracle: Oracle, now_ns: int, *, may_be_silent: bool) -> None:
@@ -75,13 +75,17 @@ def _check_heartbeats(oracle: Oracle, now_ns: int, *, may_be_silent: bool) -> No
             raise Broken(29, f"{session.remote_address} has sent nothing for {late_ns} ns too long, and stays")
 
 
-def _check_deadline(broker: Broker, oracle: Oracle, now_ns: int) -> None:
+def _check_deadlines(broker: Broker, oracle: Oracle, now_ns: int) -> None:
+    """Check that a deadline is set for all messages that are deferred or in flight."""
     due_ns = None
-    for channel in oracle.channels():
-        for place in (channel.deferred, channel.in_flight.values()):
-            for copy in place:
-                if due_ns is None or copy.due_ns < due_ns:
-                    due_ns = copy.due_ns
+    for expected in oracle.channels():
+        deferred_ns = min((copy.due_ns for copy in expected.deferred), default=None)
+        if deferred_ns is not None and broker.options.timing == "exact":
+            channel = broker.topics[expected.topic].channels[expected.name]
+            is_scheduled = channel.due_ns is not None and channel.due_ns <= deferred_ns
+            conclude(12, is_scheduled, f"{channel.name!r} is due at {channel.due_ns}, its first at {deferred_ns}")
+        in_flight_ns = min((copy.due_ns for copy in expected.in_flight.values()), default=None)
+        due_ns = min((ns for ns in (due_ns, deferred_ns, in_flight_ns) if ns is not None), default=None)
     if due_ns is not None:
         deadline_ns = broker.next_deadline()
         if deadline_ns is None or deadline_ns > due_ns:

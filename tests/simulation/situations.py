@@ -7,6 +7,7 @@ all other steps, which often end connections or take the messages before.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Iterator
 from random import Random
 from typing import Final
@@ -29,6 +30,9 @@ TOUCHES_MAX: Final = 12
 BURST_ID: Final = 10_000
 LATE_ID: Final = 10_100
 """From which on publishes of situations are numbered; those of single steps have lower numbers."""
+EMPTIED_ID: Final = 10_200
+WAITING_ID: Final = 10_300
+UNREAD_ID: Final = 10_400
 
 
 @attrs.frozen
@@ -54,6 +58,11 @@ class Holding:
     def does(self, at_us: int, *fates: str, count: int = 0, kept: int = 0) -> Step:
         """Have the consumer handle messages; it connects first if it has to."""
         return Step(max(at_us, 0), self.name, "handle", {"count": count, "kept": kept, "fates": list(fates)})
+
+    def publishes(self, at_us: int, number: int, *, count: int = 1, delay_ms: int | None = None, size: int = 0) -> Step:
+        """Have the producer publish ``count`` messages, as the publish of this number."""
+        values = {"id": number, "topic": self.place["topic"], "count": count, "delay_ms": delay_ms, "size": size}
+        return Step(at_us, self.producer, "publish", values)
 
 
 def with_situations(plan: Plan, *, faults: Collection[str], features: Collection[str]) -> Plan:
@@ -111,8 +120,7 @@ def _begin_late(plan: Plan, found: Holding) -> Iterator[Step]:
         yield Step(at_us, found.name, "resume")
         yield Step(at_us, found.producer, "connect")
     for number in range(3):
-        values = {"id": LATE_ID + number, "topic": found.place["topic"], "count": 1, "delay_ms": None, "size": 0}
-        yield Step(found.at_us, found.producer, "publish", values)
+        yield found.publishes(found.at_us, LATE_ID + number)
 
 
 def _lost(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
@@ -209,8 +217,43 @@ def _confirmed_and_cut(random: Random, plan: Plan, found: Holding, names: Collec
 def _burst(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
     """A producer that gathers messages publishes some at nearly the same time."""
     for number in range(4 if "linger_ms" in plan.players[found.producer] else 0):
-        values = {"id": BURST_ID + number, "topic": found.place["topic"], "count": 1, "delay_ms": None}
-        yield Step(found.at_us + number, found.producer, "publish", values | {"size": random.choice((0, 300))})
+        yield found.publishes(found.at_us + number, BURST_ID + number, size=random.choice((0, 300)))
+
+
+def _emptied(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """A channel with deferred messages is emptied, and gets others."""
+    count = random.choice((1, 3))
+    for number in range(count):
+        yield found.publishes(found.at_us, EMPTIED_ID + number, delay_ms=10_000)
+    at_us = found.at_us + random.choice(NEAR_US)
+    yield Step(at_us, found.node, random.choice(("empty channel", "empty channel", "delete channel")), found.place)
+    yield found.publishes(at_us + random.choice((0, 100_000)), EMPTIED_ID + count)
+
+
+def _paused_twice(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """Messages wait in a topic that is paused twice, at first as many as it has room for in memory."""
+    room = plan.nodes[found.node]["mem_queue_size"]
+    at_us = found.at_us
+    for number, count, delay_ms in ((0, room, None), (1, 1, 500)):
+        yield Step(at_us, found.node, "pause topic", found.place)
+        yield found.publishes(at_us + 1_000, WAITING_ID + number, count=min(max(count, 1), 10), delay_ms=delay_ms)
+        at_us += random.choice((80_000, 200_000))
+        yield Step(at_us, found.node, "unpause topic", found.place)
+        at_us += random.choice((1_000, 100_000))
+
+
+def _unread(random: Random, plan: Plan, found: Holding, names: Collection[str]) -> Iterator[Step]:
+    """Messages cannot be read for a moment, while others of their channel are deferred for longer."""
+    if not plan.nodes[found.node].get("disk_faults"):
+        return
+    at_us = found.at_us
+    yield Step(at_us, found.node, "pause channel", found.place)
+    for number, delay_ms in enumerate((None, None, None, random.choice((500, 2_500)))):
+        yield found.publishes(at_us + 1_000, UNREAD_ID + number, delay_ms=delay_ms)
+    at_us += 200_000
+    yield Step(at_us, found.node, "fail disk", {"error": errno.EIO, "after": 0, "times": 100})
+    yield Step(at_us, found.node, "unpause channel", found.place)
+    yield Step(at_us + random.choice((50_000, 500_000)), found.node, "recover disk")
 
 
 Draw = Callable[[Random, Plan, Holding, Collection[str]], Iterator[Step]]
@@ -225,5 +268,8 @@ SITUATIONS: Final[dict[str, tuple[frozenset[str], Draw]]] = {
     "tested": (frozenset(("requeues",)), _tested),
     "burst": (frozenset(("batches",)), _burst),
     "left": (frozenset(("two nodes",)), _left),
+    "emptied": (frozenset(("deferred", "delete")), _emptied),
+    "unread": (frozenset(("deferred", "disk faults")), _unread),
+    "paused twice": (frozenset(("deferred", "admin")), _paused_twice),
 }
 """By its name: the features and faults that it needs, or any ``faults``, and what draws its steps."""

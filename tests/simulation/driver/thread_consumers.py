@@ -247,8 +247,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
             case "touch":
                 for _ in range(3):
                     ask(self._pause, SLOW)
-                    with suppress(MessageError):  # it may time out just before
-                        message.touch()
+                    self._touch_here(message)
             case "finish twice":
                 self._finish_here(message)
                 with suppress(MessageError):
@@ -263,6 +262,17 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         message.finish()
         if has_time and not self.leaving.is_set():
             call(self._record_finish, message.delivery)
+
+    def _touch_here(self, message: BlockingMessage) -> None:
+        """Touch a message; then it has the time of its delivery.
+
+        Raises:
+            Broken: it has less.
+        """
+        with suppress(MessageError):  # it may time out just before
+            message.touch()
+            if message.deadline_ns < message.delivery.deadline_ns:
+                raise call(self._world.failed, Broken(5, f"{self.name} has touched a message, which has no more time"))
 
     def _stop_here(self, consumer: BlockingConsumer) -> None:
         """Stop the consumer, which the main thread closes then."""

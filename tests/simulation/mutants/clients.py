@@ -99,6 +99,7 @@ MUTANTS: Final = (
         "consumer/backoff.py",
         "        if step < 0 or not counter or ceiling_ns(counter + 1) > ceiling_ns(counter):\n",
         "        if True:\n",
+        2_000,
         breaks=(27,),
     ),
     Mutant(
@@ -117,7 +118,7 @@ MUTANTS: Final = (
         "consumer/confirmation.py",
         "if (self.refusal, message.id) in barrier.refused]",
         "if any(message_id == message.id for _, message_id in barrier.refused)]",
-        6_000,
+        plan="late-touch-before-a-confirmation",
         breaks=(9,),
     ),
     Mutant(

@@ -163,4 +163,31 @@ MUTANTS: Final = (
         3_000,
         breaks=(16,),
     ),
+    Mutant(
+        "a queue that is emptied keeps the ids of messages that were put aside",
+        "with --durability=fsync the next messages of the channel wait until there are more of them",
+        "broker/core/disk/durable_queue.py",
+        "        self._aside.clear()\n        try:\n            super().empty()\n",
+        "        try:\n            super().empty()\n",
+        breaks=(1,),
+    ),
+    Mutant(
+        "the room for delays in a topic stays used when its messages have gone to the channels",
+        "with --durability=fsync messages that are deferred while a topic is paused come without their delays",
+        "broker/core/topics/topic.py",
+        "        if self._flows:\n            self._delays_left = self._delays_max\n",
+        "",
+        breaks=(1,),
+    ),
+    Mutant(
+        "another attempt to read forgets the deferred messages",
+        "deferred messages of a channel whose disk could not be read for a moment are never delivered",
+        "broker/core/topics/channel.py",
+        "        self._queue_due(now_ns)\n"
+        "        self._changes.channels[self] = None\n"
+        "        if (deadline_ns := self.deferred.next_deadline()) is not None:\n",
+        "        self._changes.channels[self] = None\n"
+        "        if self._queue_due(now_ns) and (deadline_ns := self.deferred.next_deadline()) is not None:\n",
+        breaks=(26,),
+    ),
 )

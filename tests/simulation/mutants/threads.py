@@ -112,4 +112,13 @@ MUTANTS: Final = (
         plan="thread-that-publishes-with-a-timeout",
         breaks=(30,),
     ),
+    Mutant(
+        "a message that a thread touches keeps its deadline",
+        "a handler that watches the time that is left gives up a message that it still holds",
+        "consumer/blocking_message.py",
+        "        self._event_loop.call(self.delivery.touch)\n        self.deadline_ns = self.delivery.deadline_ns\n",
+        "        self._event_loop.call(self.delivery.touch)\n",
+        size="driver",
+        breaks=(5,),
+    ),
 )

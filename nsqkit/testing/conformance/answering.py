@@ -168,13 +168,12 @@ _refuse(
 def longer_than_the_timeout(probe: Probe) -> None:
     """TOUCH has no answer, and begins the timeout of the message anew."""
     connection, message, _ = _one_message(probe, msg_timeout=1000)
-    elapsed = probe.elapsed()
     for _ in range(3):
         connection.expect_nothing(0.6)
+        elapsed = probe.elapsed()
         connection.send(b"TOUCH %b\n" % message.id)
-    last = elapsed()
     connection.expect_message(b"x", attempts=2, seconds=probe.within(1.0))
-    probe.check_not_early(elapsed() - last, 1.0)
+    probe.check_not_early(elapsed(), 1.0)
 
 
 # ---- timeouts ----------------------------------------------------------------------------------------------------
@@ -183,8 +182,8 @@ def longer_than_the_timeout(probe: Probe) -> None:
 @TIMEOUT.case(waits=True)
 def redelivery(probe: Probe) -> None:
     """A message that is not answered within msg_timeout is delivered again, not earlier, with the next attempt."""
+    elapsed = probe.elapsed()  # the message may be read long after it was delivered
     connection, message, _ = _one_message(probe, msg_timeout=1000)
-    elapsed = probe.elapsed()
     again = connection.expect_message(b"x", attempts=2, seconds=probe.within(1.0))
     probe.check_not_early(elapsed(), 1.0)
     if again.id != message.id:
@@ -208,9 +207,9 @@ def lost_consumer(probe: Probe) -> None:
     topic = probe.topic()
     other = probe.consumer(topic, ready=None)
     connection = probe.consumer(topic, msg_timeout=1000)
+    elapsed = probe.elapsed()
     probe.publish(topic, b"x")
     connection.expect_message(b"x", attempts=1)
-    elapsed = probe.elapsed()
     connection.close()
     other.send(b"RDY 1\n")
     other.expect_message(b"x", attempts=2, seconds=probe.within(1.0))

@@ -201,8 +201,8 @@ def interval(probe: Probe) -> None:
 def silent_client(probe: Probe) -> None:
     """A client that sends nothing for two intervals is disconnected."""
     connection = probe.connect()
-    connection.identify(heartbeat_interval=1000)
     elapsed = probe.elapsed()
+    connection.identify(heartbeat_interval=1000)
     received = Received("response", _HEARTBEAT.payload)
     while received == _HEARTBEAT:
         received = connection.receive(2.0 + probe.timeout)

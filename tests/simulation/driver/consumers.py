@@ -399,6 +399,7 @@ class ConsumerPlayer:
             self._outcomes.check_held(message, begun)
         if fate in {"slow", "hang"} and message.is_answered:
             self._outcomes.end_late(message)
+        self._outcomes.succeed(message)
         self._world.history.done(self.topic, self._channel, name)
 
     async def _suffer(self, message: Message, name: str, fate: str) -> None:
@@ -470,6 +471,7 @@ class ConsumerPlayer:
                 return (each for each in [message])
             if fate == "finish twice":
                 self._answer_twice(message)
+        self._outcomes.succeed(message)
         self._world.history.done(self.topic, self._channel, name)
         return None
 
@@ -488,7 +490,8 @@ class ConsumerPlayer:
         finally:
             for message in messages:
                 self._outcomes.end(message)
-        for name, _ in begun:
+        for message, (name, _) in zip(messages, begun, strict=True):
+            self._outcomes.succeed(message)
             self._world.history.done(self.topic, self._channel, name)
 
     def _find(self, message: Message) -> Wire | None:

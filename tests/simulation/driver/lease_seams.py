@@ -1,6 +1,6 @@
 """What a world replaces of ``thread_lease``: the socket of a thread is an end of a connection in memory.
 
-It takes a part of the bytes that are sent, and none while its peer reads nothing.
+It takes a part of the bytes that are sent, and none while its peer reads nothing, or for a moment after such a part.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from types import SimpleNamespace
 from typing import Final
 
 from tests.simulation.driver.baton import Threads, Waiters, call
-from tests.simulation.driver.network import Network
+from tests.simulation.driver.network import Loop, Network
 from tests.simulation.driver.pipe import PushingStream
 
 PART: Final = 0.3
 """The part of the calls of ``send`` that take a part of the bytes, though there is room for more."""
+FULL: Final = 0.2
+"""The part of those calls after which nothing is taken for a time."""
+FULL_S: Final = 0.15
+"""That time, in seconds; a thread waits for less."""
 
 
 class _Socket:
     """A socket that does not block, on the connection of a stream."""
 
-    def __init__(self, stream: PushingStream, random: Random) -> None:
+    def __init__(self, stream: PushingStream, loop: Loop, random: Random) -> None:
         self.on_change: Callable[[], object] = lambda: None
+        self._is_full = False
         self._stream = stream
+        self._loop = loop
         self._random = random
         stream.on_detached_change = self._pass_on
 
@@ -33,19 +39,26 @@ class _Socket:
 
     def send(self, data: bytes) -> int:
         room = self._stream.room
-        if room <= 0:
+        if room <= 0 or self._is_full:
             raise BlockingIOError
         count = min(len(data), room)
         if self._random.random() < PART:
             count = self._random.randint(1, count)
+            if self._random.random() < FULL:
+                self._is_full = True
+                call(self._loop.call_at, self._loop.time() + FULL_S, self._make_room)
         call(self._stream.send_detached, data[:count])
         return count
+
+    def _make_room(self) -> None:
+        self._is_full = False
+        self._pass_on()
 
     def recv(self, size: int) -> bytes:
         return call(self._stream.receive_detached)
 
     def is_ready(self, mask: int) -> bool:
-        is_writable = bool(mask & select.POLLOUT) and self._stream.room > 0
+        is_writable = bool(mask & select.POLLOUT) and self._stream.room > 0 and not self._is_full
         return is_writable or self._stream.is_readable
 
     def close(self) -> None:
@@ -106,7 +119,7 @@ class LeaseSeams:
     def _socket(self, *, fileno: int) -> _Socket:
         stream = next(each.client for each in self._network.connections if each.client.local_port == fileno)
         assert isinstance(stream, PushingStream)
-        return _Socket(stream, self._threads.random("socket"))
+        return _Socket(stream, self._network.loop, self._threads.random("socket"))
 
 
 def _pair() -> tuple[_Signal, _Signal]:

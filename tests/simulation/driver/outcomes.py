@@ -105,6 +105,11 @@ class Outcomes:
             self._failed.add((message.nsqd_address, message.id))
         return Failure(message.body)
 
+    def succeed(self, message: Message) -> None:
+        """Record that a handler returns: if that is in time, a handler begins the next delivery, too, if there is one."""
+        if self._is_last(message) and not message.is_answered:
+            self._begun.pop((message.nsqd_address, message.id), None)
+
     def end_late(self, message: Message) -> None:
         """Record that a handler has ended in which the message timed out, or lost its connection."""
         key = message.nsqd_address, message.id
@@ -157,7 +162,7 @@ class Outcomes:
             raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
         key = message.nsqd_address, message.id
         if key not in self._begun and not self.has_key_errors:
-            text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was cancelled"
+            text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was no failure"
             raise self._world.failed(Broken(1, text))
         self.give_up(message)
         self._giving_up.append(message)

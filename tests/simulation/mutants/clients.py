@@ -206,4 +206,16 @@ MUTANTS: Final = (
         plan="batch-beside-a-slow-giving-up",
         breaks=(1,),
     ),
+    Mutant(
+        "a last attempt of a batch counts as used up though its handler has returned",
+        "a message whose FIN is lost with the connection is given up, or becomes a dead letter, after it was handled",
+        "consumer/batch_handling.py",
+        "        in_time = [message for message in last if not message.is_answered]\n"
+        "        self._subscription.finish_all(begun)\n",
+        "        self._subscription.finish_all(begun)\n"
+        "        in_time = [message for message in last if not message.is_answered]\n",
+        size="driver",
+        plan="fin-of-a-last-attempt-is-lost",
+        breaks=(1,),
+    ),
 )

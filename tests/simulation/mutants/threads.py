@@ -121,4 +121,14 @@ MUTANTS: Final = (
         size="driver",
         breaks=(5,),
     ),
+    Mutant(
+        "the rest of a command that a thread could not send is dropped as its lease ends",
+        "a publish hangs, and the next command becomes a part of it, if an nsqd reads nothing for 100 ms",
+        "producer/thread_lease.py",
+        "            connection.attach(self._unsent)\n",
+        "            connection.attach()\n",
+        2_000,
+        "driver",
+        breaks=(11,),
+    ),
 )

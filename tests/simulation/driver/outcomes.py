@@ -106,7 +106,7 @@ class Outcomes:
         return Failure(message.body)
 
     def succeed(self, message: Message) -> None:
-        """Record that a handler returns: if that is in time, a handler begins the next delivery, too, if there is one."""
+        """Record that a handler returns: if that is in time, a handler begins the next delivery, too."""
         if self._is_last(message) and not message.is_answered:
             self._begun.pop((message.nsqd_address, message.id), None)
 

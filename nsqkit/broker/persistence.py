@@ -132,10 +132,11 @@ class Persistence:
 
     async def _sync(self, broker: Broker) -> None:
         """Do one sync; ``nsqkit.broker.core.disk.sync`` has its steps."""
-        ticket, revision, failure = 0, broker.changes.revision, ""
+        ticket, failure = 0, ""
         if broker.group_commit is not None:
             ticket = broker.group_commit.begin()
-            await self.save(broker)  # first the names: messages of a topic without a name are not found
+            if not await self.save(broker):  # first the names: messages of a topic without a name are not found
+                failure = "failed to persist metadata"  # names that are written during the sync may not be on disk
         batch = self.storage.begin_sync(names_are_saved=self._saved_revision == broker.changes.revision)
         try:
             try:
@@ -145,8 +146,6 @@ class Persistence:
                 failure = error_text(error)
                 batch.fail(error)
             if ticket:
-                if not failure and self._saved_revision < revision:
-                    failure = "failed to persist metadata"
                 self._end_commit(broker, ticket, failure)
             if batch.has_positions:
                 await anyio.to_thread.run_sync(batch.write_positions)

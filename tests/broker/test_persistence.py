@@ -94,6 +94,29 @@ async def test_failed_commit_is_returned(tmp_path, monkeypatch):
         assert nsqd.broker.health == "NOK - Input/output error"
 
 
+async def test_commit_fails_if_its_names_are_written_too_late_for_its_sync(tmp_path, monkeypatch):
+    async with make(tmp_path, durability="fsync") as nsqd:
+        persistence = nsqd._persistence
+        assert persistence is not None
+        files = persistence._files
+        sync_names = files.sync
+
+        def fail(name: str, data: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        def sync() -> None:
+            sync_names()
+            working.undo()
+            assert anyio.from_thread.run(persistence.save, nsqd.broker)
+
+        nsqd.broker.topics.get_or_create(b"t").put([b"one"], 1)
+        with monkeypatch.context() as working:
+            working.setattr(files, "replace", fail)
+            working.setattr(files, "sync", sync)
+            assert not await nsqd.committed()
+        assert await nsqd.committed()
+
+
 async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
     """Every fsync, but those of the start and the stop, is called in a worker thread."""
     threads: list[int] = []

@@ -318,4 +318,14 @@ MUTANTS: Final = (
         plan="rest-of-a-failed-write",
         breaks=(1,),
     ),
+    Mutant(
+        "names that are written while a commit syncs count for it",
+        "with --durability=fsync, a power cut loses a new topic with messages that were acknowledged",
+        "broker/persistence.py",
+        "            if not await self.save(broker):",
+        "            await self.save(broker)\n            if False:",
+        size="driver",
+        plan="names-that-are-written-during-a-commit",
+        breaks=(15,),
+    ),
 )

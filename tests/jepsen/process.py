@@ -148,8 +148,9 @@ class BrokerProcess:
         with anyio.move_on_after(START_LIMIT_S):
             while self._process.poll() is None:
                 with suppress(OSError):
-                    async with await anyio.connect_tcp("127.0.0.1", self.port):
-                        return
+                    for port in (self.port, self._http_port):  # nsqd opens the second one a moment later
+                        await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+                    return
                 await self._wait(0.02)
         status = self._process.poll()
         reason = "does not listen" if status is None else f"ended with status {status}"

@@ -20,8 +20,8 @@ def test_no_promise_is_broken_in_a_short_run(tmp_path: Path, capsys: pytest.Capt
     path = tmp_path / "history.jsonl"
     words = ["--minutes=0.07", "--brokers=1", "--rate=100", "--pause=0.3", "--seed=4", f"--history={path}"]
     status = main(words)
-    text = capsys.readouterr().out
-    assert status == 0, text
+    text, errors = capsys.readouterr()
+    assert status == 0, errors + text
     assert main([f"--check={path}"]) == 0
     assert capsys.readouterr().out == text
     setup, events = read_history(path.read_text(encoding="utf-8").splitlines())

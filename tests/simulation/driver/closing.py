@@ -1,14 +1,15 @@
-"""The end of one life of a consumer."""
+"""The end of one life of a consumer, and clients that are left at once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.broken import Broken
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.pace import pass_time
 
 if TYPE_CHECKING:
     from collections.abc import Sized
+    from contextlib import AbstractAsyncContextManager
 
     from tests.simulation.driver.world import World
 
@@ -17,6 +18,19 @@ AT_ONCE: Final = 0.6
 
 LATENCY_MAX: Final = 0.01
 SLACK: Final = 1.0
+
+
+async def visit(world: World, name: str, client: AbstractAsyncContextManager[object]) -> None:
+    """Enter a client and leave it before its tasks have begun.
+
+    Raises:
+        Broken: that takes time.
+    """
+    begun = world.loop.time()
+    async with client:
+        pass
+    seconds = world.loop.time() - begun
+    conclude(30, seconds <= AT_ONCE, f"{name}, which was left at once, took {seconds:.3f} seconds to close")
 
 
 class Closing:

@@ -17,7 +17,7 @@ from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError
 from tests.simulation.broken import Broken
-from tests.simulation.driver.closing import Closing
+from tests.simulation.driver.closing import Closing, visit
 from tests.simulation.driver.giving_up import Failure, GivingUp
 from tests.simulation.driver.grants import PERMANENT, REFUSALS
 from tests.simulation.driver.network import HOST
@@ -100,21 +100,26 @@ class ConsumerPlayer:
             self.leaving, self._how = anyio.Event(), {}
             async with self._giving_up.opened():
                 await self._live()
+                if self._how.get("visit"):
+                    await visit(self._world, self.name, self._make_consumer())
             with anyio.move_on_after(self._how.get("for_us", 0) / 1e6):
                 await self._world.healed.wait()
 
-    async def _live(self) -> None:
-        world = self._world
-        consumer = Consumer(
+    def _make_consumer(self) -> Consumer:
+        return Consumer(
             self.topic,
             self._channel,
             nsqd_tcp_addresses=[f"{node}:4150" for node in self._nodes],
             lookupd_http_addresses=[f"{lookupd}:4161" for lookupd in self.lookupds],
             clock=make_clock(),
-            random=Random(f"{world.plan.seed}/{self.name}/{self._life}"),
+            random=Random(f"{self._world.plan.seed}/{self.name}/{self._life}"),
             on_connection=self._on_connection,
             **self._options,
         )
+
+    async def _live(self) -> None:
+        world = self._world
+        consumer = self._make_consumer()
         closing = Closing(world, self.name, consumer.options.close_timeout)
         self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), consumer.options.max_in_flight)
         tally.delay_max = 0.0 if self.lookupds else consumer.options.reconnect_delay_max

@@ -364,7 +364,7 @@ class _Drawing:
         if self._late:
             yield from self._late_publishes(name)
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
-            yield Step(at_us(), name, "leave")
+            yield Step(at_us(), name, "leave", {"visit": random.random() < 0.3})
         if "linger_max_bytes" in player:
             yield from draw_rare.full_batches(self._random(f"{name}/full"), name, self._topics, self._duration_us)
         if {"linger", "large"} <= self._features and player["kind"] == "producer":
@@ -448,7 +448,7 @@ class _Drawing:
         if "leave" in self._features:
             for _ in range(random.choice((0, 1, 2))):
                 values = {"how": random.choice(("stop", "cancel")), "for_us": random.choice((0, 100_000, 2_000_000))}
-                yield Step(at_us(), name, "leave", values)
+                yield Step(at_us(), name, "leave", values | {"visit": rare.random() < 0.3})
 
     def _link_steps(self, player: str, node: str) -> Iterator[Step]:
         random = self._random(f"{player}/{node}/steps")

@@ -24,6 +24,7 @@ from nsqkit.producer.http_producer import HTTPProducer
 from nsqkit.producer.producer import Producer
 from nsqkit.producer.publisher import RETRIABLE
 from tests.simulation.broken import Broken, conclude
+from tests.simulation.driver.closing import visit
 from tests.simulation.driver.grants import REFUSALS
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
 from tests.simulation.driver.kept import check_acknowledged
@@ -79,6 +80,7 @@ class Publisher:
         self.is_running = False
         self._serial = 0
         self._leave = anyio.Event()
+        self._visits = False  # after the present life another client is left at once
 
     async def run(self) -> None:
         """Play; return when the world has ended."""
@@ -93,6 +95,7 @@ class Publisher:
                 for scope in list(self.running.values()):
                     scope.cancel()
             case "leave":
+                self._visits = step.values.get("visit", False)
                 self._leave.set()
 
     def _make(self, step: Step) -> tuple[Publish, list[bytes]]:
@@ -228,13 +231,7 @@ class ProducerPlayer(Publisher):
         while not self.world.is_over and self.nodes:
             life += 1
             self._leave = anyio.Event()
-            producer = Producer(
-                *[f"{node}:4150" for node in self.nodes],
-                clock=make_clock(),
-                random=Random(f"{self.world.plan.seed}/{self.name}/{life}"),
-                on_connection=self.world.watch_connection,
-                **self.options,
-            )
+            producer = self._make_producer(life)
             self._tally = tally = ProducerTally(self.world, self.name, self.nodes)
             tally.delay_max = producer.options.reconnect_delay_max
             async with producer:
@@ -248,7 +245,18 @@ class ProducerPlayer(Publisher):
             await self._check_ended()
             self._check_released(producer)
             tally.check(producer.stats())
+            if self._visits:
+                await visit(self.world, self.name, self._make_producer(life))
         self.producer = None
+
+    def _make_producer(self, life: int) -> Producer:
+        return Producer(
+            *[f"{node}:4150" for node in self.nodes],
+            clock=make_clock(),
+            random=Random(f"{self.world.plan.seed}/{self.name}/{life}"),
+            on_connection=self.world.watch_connection,
+            **self.options,
+        )
 
     async def _check_ended(self) -> None:
         """Check that each call has its outcome when the producer has closed.

@@ -421,4 +421,14 @@ MUTANTS: Final = (
         "driver",
         breaks=(11,),
     ),
+    Mutant(
+        "a task that begins after the end of its scope is not cancelled",
+        "a producer or a consumer that is left right after it was entered never ends",
+        "client/task_scope.py",
+        "        with anyio.CancelScope(shield=not self._is_ending) as scope:\n",
+        "        with anyio.CancelScope(shield=True) as scope:\n",
+        500,
+        "driver",
+        breaks=(29,),
+    ),
 )

@@ -78,6 +78,7 @@ async def producing(**options: Any) -> AsyncIterator[tuple[Producer, ScriptedBro
     with anyio.fail_after(WAIT_LIMIT):
         async with Producer(ADDRESS, dial=broker.dial, **IMPATIENT, **options) as producer:
             yield producer, broker
+        await broker.close()  # the producer may have connected once more
 
 
 async def left(peer: Peer) -> None:
@@ -484,3 +485,4 @@ async def test_bad_broker_does_not_disturb_the_others():
                     assert await peer.line() == b"FIN " + message_id(n)
                 assert list(consumer.unconnected) == ["bad:4150"]
                 assert good.dial_count == 1
+        await bad.close()

@@ -171,4 +171,13 @@ MUTANTS: Final = (
         size="driver",
         breaks=(13,),
     ),
+    Mutant(
+        "messages in nsqd's output buffer wait for another interval if the end of theirs was missed",
+        "with --timing=nsqd, a busy broker keeps messages for twice the time that the client allows",
+        "broker/core/session/nsqd_frame_buffer.py",
+        "        elif self._interval_ns and self.flush_ns is None:",
+        "        elif self._interval_ns:",
+        plan="late-end-of-an-output-interval",
+        breaks=(27,),
+    ),
 )

@@ -102,3 +102,15 @@ def test_buffered_messages_count_as_output():
     buffer.flush()
     assert (buffer.size, buffer.has_output, buffer.take(), buffer.flush_ns) == (3, True, b"abc", None)
     assert buffer.size == 0
+
+
+def test_messages_do_not_wait_for_another_interval_though_their_time_was_missed():
+    buffer = NsqdFrameBuffer(CommandDecoder(AllowAll(), max_msg_size=1, max_body_size=9))
+    buffer.flush_every(NS_PER_S, 0)
+    buffer.send_messages([b"a"], 100, 1)
+    buffer.send_messages([b"b"], 100, NS_PER_S + 1)
+    assert buffer.flush_ns == NS_PER_S
+    buffer.flush()
+    assert buffer.take() == b"ab"
+    buffer.send_messages([b"c"], 100, NS_PER_S + 2)
+    assert buffer.flush_ns == 2 * NS_PER_S

@@ -120,6 +120,7 @@ class Disk(MemoryFileStore):
     is_checked = False
     left: frozenset[str] = frozenset()
     sync_failures: int | None = None
+    _is_locked = False
 
     def __init__(
         self,
@@ -258,9 +259,18 @@ class Disk(MemoryFileStore):
             self.is_checked = False
 
     def lock(self) -> None:
-        """Do nothing: a world starts no second broker on a disk."""
+        """Raise OSError if another broker, or a start that failed, has the disk still."""
+        if self._is_locked:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self._is_locked = True
 
-    close = abandon = free_removed = lock
+    def close(self) -> None:
+        self._is_locked = False
+
+    abandon = close
+
+    def free_removed(self) -> None:
+        """Do nothing."""
 
 
 class Committer:

@@ -27,7 +27,7 @@ from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.tally import ConsumerTally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.simulation.driver.wire import Wire
     from tests.simulation.driver.world import World
@@ -308,6 +308,7 @@ class ConsumerPlayer:
         if any(fate == "slow" for _, fate in names.values()):
             await self._pause(SLOW)
         self.confirming_count += 1
+        begun = self._world.loop.time()
         try:
             confirmation = await consumer.finish_confirmed(batch)
         except anyio.get_cancelled_exc_class():  # the FINs were sent
@@ -316,6 +317,7 @@ class ConsumerPlayer:
             raise
         finally:
             self.confirming_count -= 1
+        self._check_known(confirmation.unknown, begun)
         for message, (name, _) in names.items():
             if message in confirmation.failed:
                 self._world.reached.add("not confirmed")
@@ -326,6 +328,14 @@ class ConsumerPlayer:
             if is_known:
                 key = (message.nsqd_address.partition(":")[0], message.id)
                 self._world.history.finish(self.topic, self._channel, name, key, self._world.loop.time())
+
+    def _check_known(self, unknown: Sequence[Message], begun: float) -> None:
+        """Check that FINs whose outcome is unknown have met a fault, or that the consumer had no time left."""
+        world = self._world
+        nodes = {message.nsqd_address.partition(":")[0] for message in unknown}
+        has_time = world.loop.time() - begun < self._options.get("close_timeout", 5.0)
+        if unknown and has_time and not world.has_link_faults and world.history.is_calm(nodes, begun):
+            raise world.failed(Broken(9, f"{self.name} does not know whether {unknown[0].body[:60]!r} is finished"))
 
     async def _answer(self, message: Message) -> None:
         """Handle a message where the program itself answers, or does not."""

@@ -343,7 +343,7 @@ class _Drawing:
     def _steps_of(self, name: str, player: dict[str, Any]) -> Iterator[Step]:
         random = self._random(f"{name}/steps")
         if player["kind"] == "consumer":
-            yield from self._consumer_steps(name, random)
+            yield from self._consumer_steps(name, player, random)
             return
         if name == "pipeline-1":
             yield from draw_rare.pipelines(random, name, self._duration_us)
@@ -426,7 +426,7 @@ class _Drawing:
             values = {"how": "publish", "topic": random.choice(self._late)}
             yield Step(begin + random.choice((0, 1_000, 2_000, 5_000, 50_000)), name, "publish", values)
 
-    def _consumer_steps(self, name: str, random: Random) -> Iterator[Step]:
+    def _consumer_steps(self, name: str, player: dict[str, Any], random: Random) -> Iterator[Step]:
         at_us = self._times(random)
         if "pause" in self._features and self._some(random):
             begin = at_us()
@@ -449,6 +449,9 @@ class _Drawing:
             for _ in range(random.choice((0, 1, 2))):
                 values = {"how": random.choice(("stop", "cancel")), "for_us": random.choice((0, 100_000, 2_000_000))}
                 yield Step(at_us(), name, "leave", values | {"visit": rare.random() < 0.3})
+        if player.get("confirms"):  # it may hold messages that it has touched and not finished
+            for _ in range(2):
+                yield Step(rare.randint(1, self._duration_us), name, "leave", {"how": "stop"})
 
     def _link_steps(self, player: str, node: str) -> Iterator[Step]:
         random = self._random(f"{player}/{node}/steps")

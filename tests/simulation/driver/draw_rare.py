@@ -66,7 +66,7 @@ def rare_options(random: Random, options: dict[str, Any]) -> dict[str, Any]:
     """Return more options of a consumer, each of which is rare."""
     mode, rare = options["mode"], dict[str, Any]()
     if mode == "batches" and random.random() < 0.5:
-        rare["confirms"] = True
+        rare |= {"confirms": True, "fates": [*options["fates"], "slow", "slow"]}
     rare["giving_up"] = random.choice(("async", "raise", "plain", "slow"))
     if random.random() < 0.1:
         rare["hook_fails"] = True

@@ -218,4 +218,14 @@ MUTANTS: Final = (
         plan="fin-of-a-last-attempt-is-lost",
         breaks=(1,),
     ),
+    Mutant(
+        "a connection that is left ends before it confirms FINs",
+        "a program that confirms its last messages while it stops does not know whether they are finished",
+        "consumer/session.py",
+        "self.state is State.DISMISSED and not self.held and not self._barriers:\n",
+        "self.state is State.DISMISSED and not self.held:\n",
+        1_000,
+        "driver",
+        breaks=(9,),
+    ),
 )

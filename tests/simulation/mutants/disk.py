@@ -328,4 +328,14 @@ MUTANTS: Final = (
         plan="names-that-are-written-during-a-commit",
         breaks=(15,),
     ),
+    Mutant(
+        "a start that fails keeps the lock of the data path",
+        "a program cannot start its broker again after the disk has failed once",
+        "broker/persistence.py",
+        "        except BaseException as error:\n            self._files.close()\n",
+        "        except BaseException as error:\n",
+        500,
+        "driver",
+        breaks=(28,),
+    ),
 )

@@ -20,7 +20,7 @@ IS_SHARED: Final = sys.platform == "linux"
 
 
 class KeptPort:
-    """A bound socket that does not listen, until ``release``.
+    """A bound socket that does not listen.
 
     Args:
         address: ``host:port``; port 0 for a free one. Nothing is kept for the path of a Unix socket, or an empty text.

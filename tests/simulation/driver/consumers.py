@@ -334,7 +334,9 @@ class ConsumerPlayer:
         world = self._world
         nodes = {message.nsqd_address.partition(":")[0] for message in unknown}
         has_time = world.loop.time() - begun < self._options.get("close_timeout", 5.0)
-        if unknown and has_time and not world.has_link_faults and world.history.is_calm(nodes, begun):
+        is_calm = not world.has_link_faults and world.history.is_calm(nodes, begun)
+        is_removed = any(removal.end >= begun for removal in world.history.removals)  # its channel, perhaps
+        if unknown and has_time and is_calm and not is_removed:
             raise world.failed(Broken(9, f"{self.name} does not know whether {unknown[0].body[:60]!r} is finished"))
 
     async def _answer(self, message: Message) -> None:

@@ -162,7 +162,7 @@ class Outcomes:
             raise self._world.failed(Broken(1, f"{self._name} gives up {message.body[:60]!r}, which has an answer"))
         key = message.nsqd_address, message.id
         if key not in self._begun and not self.has_key_errors:
-            text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt was not begun, or was no failure"
+            text = f"{self._name} gives up {message.body[:60]!r}, whose last attempt has not failed or taken too long"
             raise self._world.failed(Broken(1, text))
         self.give_up(message)
         self._giving_up.append(message)

@@ -18,8 +18,8 @@ from nsqkit.testing.servers import NsqdServer
 from tests.threads import WAIT_LIMIT
 
 COUNT = 50
-MSG_TIMEOUT = 0.5
-HANDLER_SECONDS = 0.02
+MSG_TIMEOUT = 1.0
+HANDLER_SECONDS = 0.04
 """So all messages take twice the message timeout."""
 
 

@@ -430,7 +430,8 @@ def test_a_refusal_of_the_broker_is_raised():
         assert producer.stats().nsqds[0].refused_count == 1
 
 
-def test_more_bytes_than_the_kernel_takes_are_sent(nsqd):
+def test_more_bytes_than_the_kernel_takes_are_sent(nsqd, monkeypatch):
+    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 3_600_000)
     bodies = [bytes(900_000)] * 5
     with BlockingProducer(nsqd.tcp_address) as producer:
         alone(producer)

@@ -168,8 +168,8 @@ _refuse(
 def longer_than_the_timeout(probe: Probe) -> None:
     """TOUCH has no answer, and begins the timeout of the message anew."""
     connection, message, _ = _one_message(probe, msg_timeout=1000)
-    for _ in range(3):
-        connection.expect_nothing(0.6)
+    for _ in range(4):
+        connection.expect_nothing(0.3)
         elapsed = probe.elapsed()
         connection.send(b"TOUCH %b\n" % message.id)
     connection.expect_message(b"x", attempts=2, seconds=probe.within(1.0))

@@ -64,6 +64,7 @@ class DiskQueue:
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs
         self._is_closing = False
+        self._has_old_meta = False  # that of files of which some could not be removed, either
         self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; a missing file means the same
         self._open()
         self._first_file = first_left_file(files, name, self._read.file)
@@ -188,8 +189,7 @@ class DiskQueue:
         if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._options.max_bytes_per_file
-        size = record_size(frames[0])  # one that is longer than the limit gets a separate file
-        count = 1
+        count, size = 1, record_size(frames[0])  # one that is longer than the limit gets a separate file
         while count < len(frames) and size + record_size(frames[count]) <= room:
             size += record_size(frames[count])
             count += 1
@@ -199,6 +199,10 @@ class DiskQueue:
         if self._write_handle is None:
             if size_of(self._files, self._file_name(self._write.file), self._state) < self._write.offset:
                 self._begin_next_file()  # the missing bytes would be a gap, and all records behind it lost
+            if self._has_old_meta:  # the next process would read the old files, and none behind the missing ones
+                meta = positions.to_meta(*self._positions(), self._write)
+                self._files.replace(self._meta_name, meta)
+                self._meta, self._has_old_meta = meta, False
             # At the end, the first file needs no positions: the next process would begin to write there.
             if (self._write.file or not self._is_closing) and not self._files.exists(self._meta_name):
                 self._create_meta()
@@ -362,7 +366,8 @@ class DiskQueue:
                 if file in self._unsynced_files:
                     self._unsynced_files.remove(file)
                     file.close()
-            self._meta = self._meta if plan.meta is None else plan.meta
+            if plan.meta is not None:
+                self._meta, self._has_old_meta = plan.meta, False
         if plan.meta_name:
             self._remove_files_before(plan)
 
@@ -412,7 +417,7 @@ class DiskQueue:
         self._first_file = self._read.file
         self._found_end = attrs.evolve(self._read)
         self._depth = self._put_count = self._unsynced_count = 0
-        self._plan, self._meta = None, b""
+        self._plan, self._meta, self._has_old_meta = None, b"", False
         self._state.forget(self)
         failed: OSError | None = None
         # The newest first: if the process ends meanwhile, none is left behind a gap, where a later start would find it.
@@ -420,7 +425,7 @@ class DiskQueue:
             try:
                 self._files.remove(name)
             except OSError as error:
-                failed = error
+                failed, self._has_old_meta = error, failed is not None and name == self._meta_name
         if failed is not None:
             raise failed
 

@@ -209,6 +209,21 @@ def test_messages_are_found_after_files_were_removed_and_the_positions_could_not
     assert left(opened(directory.kill())) == frames(*range(20, 24))
 
 
+def test_messages_are_found_after_some_files_and_the_positions_could_not_be_removed():
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(12)))
+    queue.sync()
+    directory.fail(errno.EIO, after=1, times=100)  # the newest file is removed
+    with pytest.raises(OSError, match="Input/output error"):
+        queue.empty()
+    with pytest.raises(OSError, match="Input/output error"):
+        queue.put(frames(20))
+    directory.recover()
+    queue.put(frames(21, 22))
+    assert left(opened(directory.kill())) == frames(21, 22)
+
+
 @pytest.mark.parametrize("has_positions", [False, True])
 def test_messages_are_found_after_a_full_disk_took_no_positions(has_positions):
     directory = MemoryFileStore()

@@ -437,6 +437,21 @@ def test_empty_drops_all_messages_despite_an_error():
     assert numbers(on(directory.kill()).take(99)) == [20]
 
 
+def test_commit_covers_the_positions_after_files_could_not_be_removed():
+    directory = MemoryFileStore()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(20)])
+    settle(queue)
+    directory.fail(errno.EIO, after=1, times=100)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.empty()
+    directory.recover()
+    queue.put([frame(20)])
+    queue.sync_data()
+    directory.sync()
+    assert numbers(on(directory.power_cut(Random(1), in_order=True)).take(99)) == [20]
+
+
 def test_close_writes_positions_after_the_messages():
     directory = MemoryFileStore()
     queue = on(directory)

@@ -147,7 +147,7 @@ class AsyncioStream(PushStream, asyncio.Protocol):
             chunk = self._chunks.popleft()
             self._waiting_size -= len(chunk)
             self._on_data(chunk)
-        if self._at_end and self._on_end is not None and not self._chunks:
+        if self._at_end and self._on_end is not None and self._is_reading and not self._chunks:
             on_end, self._on_end = self._on_end, None
             on_end()
 

@@ -294,13 +294,13 @@ class Pump:
             while True:
                 # The event is renewed before the output is taken, so that any later output sets the new one.
                 wake = self._wake = anyio.Event()
-                while data := self._take_output():
-                    await send(data)
+                await self._send_output()
                 if self._has_write_timeout and self._push is not None and not self._push.is_writable:
                     await send(b"")
                 if self._reading_paused:
                     self._resume_reading()
                 if machine.ended:
+                    await self._send_output()  # for input that has waited for the stream to be read again
                     break
                 self._writer_waits = True
                 await wake.wait()
@@ -321,6 +321,10 @@ class Pump:
             await self._process_last_input()
         except WriteTimeout as timeout:
             self.fail(timeout)
+
+    async def _send_output(self) -> None:
+        while data := self._take_output():
+            await self._send(data)
 
     def _make_room(self) -> None:
         """Discard the output of a machine that accepts no input otherwise; that of others counts as not sent."""

@@ -256,6 +256,16 @@ async def test_receiver_gets_nothing_during_pause(stream: AsyncioStream, transpo
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
+async def test_receiver_gets_eof_after_pause(stream: AsyncioStream) -> None:
+    stream.data_received(b"a")
+    stream.eof_received()
+    taker = Taker(stream, full=1)
+    stream.set_receiver(taker.on_data, taker.on_end)
+    assert taker.got == [b"a"]
+    stream.resume_reading()
+    assert taker.got == [b"a", "end"]
+
+
 async def test_set_receiver_resumes_paused_reading(stream: AsyncioStream, transport: PlayedTransport) -> None:
     stream.data_received(b"x" * READ_AHEAD_MAX)
     taker = Taker(stream)

@@ -683,6 +683,18 @@ class TestPushStream:
             await it.bench.wait()
             assert it.transport.written == [b"a", b"b", b"c"]
 
+    async def test_output_for_input_that_waited_is_sent_before_the_end(self):
+        async with pushing(Recorder(fill)) as it:
+            it.hold()
+            await it.feed(b"a")
+            await it.feed(b"b")
+            assert it.transport.calls[-1] == "pause"
+            await it.feed(b"c")
+            await it.call(it.stream.eof_received)
+            it.release()
+            await it.bench.wait()
+            assert it.transport.written == [b"A", b"B", b"C"]
+
     async def test_input_before_loss_is_processed(self):
         async with pushing(Recorder(put_off)) as it:
             it.stream.data_received(b"x" * 1000)

@@ -40,7 +40,8 @@ class Damages:
     def __init__(self, ledger: Ledger, note: Callable[[str], None]) -> None:
         self._ledger = ledger
         self._note = note
-        self._damaged: dict[str, tuple[Content, Content | None]] = {}  # with the rest that was set aside
+        # With the rest that was set aside, and where the first damage begins.
+        self._damaged: dict[str, tuple[Content, Content | None, int]] = {}
 
     def add(self, disk: Disk, random: Random) -> None:
         """Change some bytes of a file with messages, in the page cache and on the disk."""
@@ -60,7 +61,9 @@ class Damages:
         synced[position : position + size] = new[: max(len(synced) - position, 0)]
         content.synced = bytes(synced)
         self._note(f"{size} bytes at {position} of {name} are damaged")
-        self._damaged[name] = content, disk.contents.get(f"{name}.bad")
+        if name in self._damaged:
+            position = min(position, self._damaged[name][2])
+        self._damaged[name] = content, disk.contents.get(f"{name}.bad"), position
 
     def _forget(self, name: str, data: bytes | bytearray) -> None:
         """Do not demand the messages any more whose bodies are in the data of a file."""
@@ -78,13 +81,17 @@ class Damages:
 
     def update(self, disk: Disk) -> None:
         """Forget the messages in damaged files that are not used any more, or whose rest was set aside."""
-        for name, found in list(self._damaged.items()):
-            if (disk.contents.get(name), disk.contents.get(f"{name}.bad")) != found:
+        for name, (content, rest, position) in list(self._damaged.items()):
+            new_rest = disk.contents.get(f"{name}.bad")
+            if (disk.contents.get(name), new_rest) != (content, rest):
                 self._forget_all(name, disk)
-                del self._damaged[name]
+                if disk.contents.get(name) == content and len(content.data) > position:  # it was read before it
+                    self._damaged[name] = content, new_rest, position
+                else:
+                    del self._damaged[name]
 
     def _forget_all(self, name: str, disk: Disk) -> None:
-        content, before = self._damaged[name]
+        content, before, _ = self._damaged[name]
         self._forget(name, before.data if before else b"")
         rest = disk.contents.get(f"{name}.bad")
         self._forget(name, content.data + (rest.data if rest else b""))  # a message may be partly in the rest
@@ -101,6 +108,6 @@ class Damages:
         for name in list(self._damaged):
             self._forget_all(name, before)
             if name in disk.contents:
-                self._damaged[name] = disk.contents[name], disk.contents.get(f"{name}.bad")
+                self._damaged[name] = disk.contents[name], disk.contents.get(f"{name}.bad"), self._damaged[name][2]
             else:
                 del self._damaged[name]

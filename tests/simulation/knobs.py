@@ -31,15 +31,29 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "CLOCK_CHECK_COUNT": (("consumer.handling",), (1, 2)),
     "SEND_SIZE": (("http.server",), (1, 1_000)),
     "OVERSHOOT": (("consumer.session",), (0, 1)),
+    "READ_AHEAD_MAX": (("transport.asyncio_stream",), (1, 300)),
+    "FULL_READ_SIZE": (("transport.pump",), (1, 500)),
+    "RECEIVE_SIZE": (("http.client", "http.server"), (20, 100)),
 }
 """By the name of a constant: the modules that use it, and the values that plans give it."""
+
+READS: Final = ("READ_AHEAD_MAX", "FULL_READ_SIZE", "RECEIVE_SIZE")
+"""Those of streams, which only driver worlds have."""
 
 
 def draw(random: Random) -> dict[str, int]:
     """Return the values of a plan, for most plans none."""
     if random.random() >= 0.3:
         return {}
-    return {name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.5}
+    names = (name for name in KNOBS if name not in READS)
+    return {name: random.choice(KNOBS[name][1]) for name in names if random.random() < 0.5}
+
+
+def draw_reads(random: Random) -> dict[str, int]:
+    """Return the values of ``READS`` of a plan, for half of the plans."""
+    if random.random() < 0.5:
+        return {}
+    return {name: random.choice(KNOBS[name][1]) for name in READS if random.random() < 0.7}
 
 
 @contextmanager

@@ -36,6 +36,7 @@ TOPICS = (b"t", b"u")
 WAITS_MS = (0, 1, 1, 20, 300, 3_000)
 DRAIN_ROUNDS = 60
 SYNC_STEPS_MAX = 500
+RARE_SHARE = 0.02  # of the steps with a disk that may fail; then it does so between the channels of a topic
 DRAIN_ROUNDS_NS = 1_000 * MS, 20_000 * MS  # the first ones, and the others; some messages are deferred for ten minutes
 FAILURES = b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED"
 
@@ -66,6 +67,7 @@ class World:
             sync_timeout_ns=random.choice((10, 100, 2_000)) * MS,
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
+        self._rare = Random(f"{seed}/rare")
         self.ledger = Ledger()
         has_damages = self._has_faults and durability == "fsync" and features.random() < 0.5
         self._damages = Damages(self.ledger, self._note) if has_damages else None
@@ -258,6 +260,8 @@ class World:
             self._wait(machine, random.choice(WAITS_MS) * MS)
         machine.broker.settle(self.now_ns)
         self._listen(machine)
+        if self._has_faults and self._rare.random() < RARE_SHARE:
+            self._store_for_some(machine)
 
     def _break_disk(self) -> None:
         """Fill the disk or have it fail, or end that."""
@@ -274,8 +278,7 @@ class World:
             self.disk.capacity = sum(map(len, self.disk.files.values())) + room
         else:
             number, after = random.choice((errno.EIO, errno.EMFILE)), random.choice((0, 0, 1, 2, 5))
-            times = random.choice((1, 1, 3, 100))
-            self._note("the disk fails %d times after %d operations", times, after)
+            self._note("the disk fails %d times after %d operations", times := random.choice((1, 1, 3, 100)), after)
             self.disk.fail(number, after=after, times=times)
 
     def _damage(self, machine: Machine, damages: Damages) -> None:
@@ -297,6 +300,25 @@ class World:
             topic = machine.broker.topics.get_or_create(name)
             topic.channel(self.random.choice(CHANNELS), self.now_ns)
             topic.unpause(self.now_ns)
+
+    def _store_for_some(self, machine: Machine) -> None:
+        """Have the disk take the messages that waited in a topic for some of its channels."""
+        random = self._rare
+        self.disk.recover()
+        topic = machine.broker.topics.get_or_create(name := random.choice(TOPICS))
+        self._note("store for some channels of %s", name)
+        topic.pause()
+        for channel_name in CHANNELS[: random.choice((2, 3))]:
+            topic.channel(channel_name, self.now_ns)
+        for _ in range(random.choice((1, 2, 3))):
+            self._publish(machine)
+            self._go_on_with_sync(machine)
+        self.disk.fail(errno.EIO, after=random.choice((0, 1, 2, 3)), times=random.choice((1, 2)))
+        topic.unpause(self.now_ns)
+        machine.broker.settle(self.now_ns)
+        for _ in range(random.choice((0, 1, 3))):
+            self._go_on_with_sync(machine)
+            self._listen(machine)
 
     def _wait(self, machine: Machine, time_ns: int) -> None:
         end_ns = self.now_ns + time_ns

@@ -54,7 +54,7 @@ class AuthServer(Lives):
 
     async def _serve(self) -> None:
         async with (
-            await self._world.network.listen(f"{self.name}:{PORT}") as listener,
+            await self._world.network.listen_by_hand(f"{self.name}:{PORT}") as listener,
             anyio.create_task_group() as tasks,
         ):
             await listener.serve(self._answer_request, tasks)

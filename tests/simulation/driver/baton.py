@@ -7,7 +7,8 @@ is also that of threads, time is that of the loop, and a world ends its threads 
     thread    ── runs ──▶ ask ······················▶ runs ──▶
     companion ············· await, as all tasks ──▶ ··········
 
-A thread can also lose the baton between two lines of the modules that threads share: ``share`` says how often.
+A thread can also lose the baton between two lines of the modules that threads share: ``share`` says how often. So can
+the loop, in the middle of a callback, to a thread that has lost it so.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import contextvars
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from types import FrameType
@@ -68,8 +70,24 @@ class Threads:
     def __init__(self, tasks: TaskGroup, seed: str, share: float) -> None:
         self.tasks = tasks
         self.share = share
+        self.paused: dict[_Thread, None] = {}  # those that have lost the baton between two lines
         self._seed = seed
         self._counts: dict[str, int] = {}
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Let the loop lose the baton, too."""
+        before, tracer = sys.gettrace(), LineTracer(f"{self._seed}/loop", self.share, self._let_run)
+        if self.share:
+            sys.settrace(tracer)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def _let_run(self, name: str) -> None:
+        if self.paused:
+            Random(name).choice(list(self.paused)).run_between()
 
     def key(self, name: str) -> str:
         """Return a name for a random generator of the present host, another one each time."""
@@ -91,8 +109,7 @@ class _Thread:
         self.threads = threads
         self._key = threads.key(name)
         self._random = Random(self._key)
-        self._share = threads.share
-        self._counts = Counter[str]()  # of the lines that were reached
+        self._tracer = LineTracer(self._key, threads.share, self._pause)
         self._name = name
         self._baton, self._companions_baton = threading.Lock(), threading.Lock()
         self._baton.acquire()
@@ -101,6 +118,9 @@ class _Thread:
         self._answer: Any = None
         self._error: BaseException | None = None
         self._is_ending = False
+        self._function: Callable[[], object] | None = None  # to be called in the thread of the loop
+        self._context = contextvars.copy_context()  # that of the companion
+        self._run_count = 0  # how often it has run while its companion waited for something else
 
     # ---- in the companion ------------------------------------------------------------------------------------------
 
@@ -110,14 +130,22 @@ class _Thread:
         thread.start()
         self._companions_baton.acquire()
         cancellation: BaseException | None = None
-        while (request := self._request) is not None:
-            self._request = self._error = None
+        while (request := self._request) is not None or self._function is not None:
+            called, self._request, self._function = self._function, None, None
+            run_count, failure = self._run_count, None
+            answer: object = None
             try:
-                self._answer = await request()
+                if request is not None:
+                    answer = await request()
+                elif called is not None:
+                    answer = called()
             except Exception as error:
-                self._error = error
+                failure = error
             except BaseException as error:
                 cancellation, self._is_ending = error, True
+            if self._run_count != run_count and (cancellation is None or self._request is None):
+                continue  # it waits for something else by now, or has ended
+            self._answer, self._error = answer, failure
             self._baton.release()
             self._companions_baton.acquire()
         thread.join()
@@ -132,12 +160,35 @@ class _Thread:
         """Let others run."""
         await hop(self._random)
 
+    async def _stay_paused(self, random: Random) -> None:
+        self.threads.paused[self] = None
+        try:
+            await hop(random)
+        finally:
+            self.threads.paused.pop(self, None)
+
+    def run_between(self) -> None:
+        """Run the paused thread until it waits again, while a callback of the loop stands still."""
+        del self.threads.paused[self]
+        self._run_count += 1
+        self._answer = self._error = None
+        while True:
+            self._baton.release()
+            self._companions_baton.acquire()
+            if (function := self._function) is None:
+                return
+            self._function = self._error = None
+            try:
+                self._answer = self._context.run(function)
+            except Exception as error:
+                self._error = error
+
     # ---- in the thread ---------------------------------------------------------------------------------------------
 
     def _work(self, function: Callable[[], object]) -> None:
         _local.thread = self
-        if self._share:
-            sys.settrace(self._trace)
+        if self.threads.share:
+            sys.settrace(self._tracer)
         try:
             self._answer, self._error = function(), None
         except BaseException as error:
@@ -151,6 +202,18 @@ class _Thread:
         """Await something in the companion, and return its result or raise its error."""
         if not self._is_ending:
             self._request = request
+        result: T = self._give_up()
+        return result
+
+    def call_at_once(self, function: Callable[[], T]) -> T:
+        """Call something in the thread of the loop, and return its result or raise its error."""
+        if not self._is_ending:
+            self._function = function
+        result: T = self._give_up()
+        return result
+
+    def _give_up(self) -> Any:
+        if not self._is_ending:
             self._companions_baton.release()
             self._baton.acquire()
         if self._is_ending:
@@ -158,10 +221,28 @@ class _Thread:
         error, answer, self._answer, self._error = self._error, self._answer, None, None
         if error is not None:
             raise error
-        result: T = answer
-        return result
+        return answer
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
+    def _pause(self, name: str) -> None:
+        self.ask(partial(self._stay_paused, Random(name)))
+
+
+class LineTracer:
+    """A trace function that calls another one before some lines of ``SHARED``.
+
+    Args:
+        key: begins the names of random generators.
+        share: the part of the lines.
+        on_line: called with the name of a random generator.
+    """
+
+    def __init__(self, key: str, share: float, on_line: Callable[[str], None]) -> None:
+        self._key = key
+        self._limit = share * 2**32
+        self._on_line = on_line
+        self._counts = Counter[str]()  # of the lines that were reached
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         return self._trace_line if frame.f_code.co_filename in SHARED else None
 
     def _trace_line(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -170,8 +251,8 @@ class _Thread:
             place = f"{frame.f_code.co_qualname}/{frame.f_lineno - frame.f_code.co_firstlineno}"
             self._counts[place] += 1
             name = f"{self._key}/{place}/{self._counts[place]}"
-            if crc32(name.encode()) < self._share * 2**32:
-                self.ask(partial(hop, Random(name)))
+            if crc32(name.encode()) < self._limit:
+                self._on_line(name)
         return self._trace_line
 
 
@@ -215,6 +296,13 @@ def call(function: Callable[..., T], *args: Any) -> T:
     return _present().ask(work)
 
 
+def call_at_once(function: Callable[..., T], *args: Any) -> T:
+    """As ``call``, also in the middle of a callback of the loop: for what the kernel does."""
+    if getattr(_local, "thread", None) is None:
+        return function(*args)
+    return _present().call_at_once(partial(function, *args))
+
+
 def run_soon(function: Callable[..., T], *args: Any, token: object = None) -> T:
     """As ``anyio.from_thread.run_sync``; call it at once in the thread of the event loop."""
     if getattr(_local, "thread", None) is None:
@@ -237,11 +325,14 @@ class Waiters:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for ``wake``; return False after ``timeout`` seconds."""
-        return ask(self._wait, timeout, _present().hop)
+        return ask(self._wait, call_at_once(self._add), timeout, _present().hop)
 
-    async def _wait(self, timeout: float | None, hop: Callable[[], Awaitable[None]]) -> bool:
+    def _add(self) -> anyio.Event:
         event = anyio.Event()
         self._events.append(event)
+        return event
+
+    async def _wait(self, event: anyio.Event, timeout: float | None, hop: Callable[[], Awaitable[None]]) -> bool:
         try:
             with anyio.move_on_after(timeout):
                 await event.wait()
@@ -254,7 +345,7 @@ class Waiters:
     def wake(self) -> None:
         """Wake all of them."""
         if self._events:
-            call(self._set)
+            call_at_once(self._set)
 
     def _set(self) -> None:
         for event in self._events:

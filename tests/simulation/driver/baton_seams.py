@@ -25,7 +25,7 @@ from nsqkit.producer import blocking as blocking_producer
 from nsqkit.producer import producer as async_producer
 from nsqkit.producer import thread_lease
 from nsqkit.producer.producer import Producer
-from tests.simulation.driver.baton import BatonFuture, Lock, Thread, Threads, ask, call, hop, run_soon
+from tests.simulation.driver.baton import BatonFuture, Lock, Thread, Threads, ask, call_at_once, hop, run_soon
 from tests.simulation.driver.lease_seams import LeaseSeams
 from tests.simulation.driver.network import HOST, Network
 from tests.simulation.driver.node import make_clock
@@ -77,7 +77,7 @@ class FacadeLoop:
     def eventfd_write(self, fd: int, value: int) -> None:
         self._values[fd] += value
         if fd in self._readers:
-            call(self._readers[fd].set)
+            call_at_once(self._readers[fd].set)
 
     def eventfd_read(self, fd: int) -> int:
         value, self._values[fd] = self._values[fd], 0
@@ -122,4 +122,5 @@ def batoned(threads: Threads, network: Network) -> Iterator[dict[str, PortalProv
     with ExitStack() as stack:
         for each, name, value in patches:
             stack.enter_context(mock.patch.object(each, name, value))
+        stack.enter_context(threads.interrupting())
         yield providers

@@ -116,7 +116,7 @@ class _Drawing:
             "topics": self._topics | {topic: ["a"] for topic in dead},
             "backend": random.choice(("asyncio", "asyncio", "trio")),
             "order": random.choice(("shuffled", "shuffled", "in order")),
-            "knobs": knobs.draw(self._random("knobs")),
+            "knobs": knobs.draw(self._random("knobs")) | knobs.draw_reads(self._random("reads")),
             **({"late": self._late} if self._late else {}),
         }
         of_lookupds: dict[str, Any] = {}

@@ -22,6 +22,7 @@ from nsqkit.spark.reception import Reception
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 from tests.simulation.broken import Broken
+from tests.simulation.driver.network import end_of
 
 if TYPE_CHECKING:
     from tests.simulation.driver.grants import Grants
@@ -102,12 +103,12 @@ class Idle:
             if node.nsqd is not None and node.nsqd.is_running:
                 self._check_broker(node.name, node.nsqd)
         for pump in self._pumps:
-            machine, stream = pump._machine, pump._stream
-            is_blocked = stream.is_blocked or stream.is_detached
-            if machine.has_output and not (machine.ended or stream.is_over or is_blocked):
-                raise Broken(11, f"{type(machine).__name__} has output for {stream.remote_host}, and does not write it")
+            machine, end = pump._machine, end_of(pump._stream)
+            is_blocked = end.is_blocked or end.is_detached
+            if machine.has_output and not (machine.ended or end.is_over or is_blocked):
+                raise Broken(11, f"{type(machine).__name__} has output for {end.remote_host}, and does not write it")
             if isinstance(machine, ClientSession) and pump._read_ended.is_set() and not machine.ended:
-                raise Broken(24, f"{type(machine).__name__} has read all from {stream.remote_host}, and has not ended")
+                raise Broken(24, f"{type(machine).__name__} has read all from {end.remote_host}, and has not ended")
         self._grants.check_waiting()
         self._check_clients()
         for timer in self._timers:
@@ -176,9 +177,8 @@ class Idle:
         session, pump = connection.session, connection._pump
         if session is None or pump is None or session.is_open or session.ended:
             return
-        stream: Any = pump._stream
         options = connection._dialler.options
-        lasted, dial_max = self._loop.time() - stream.dialled_at, connection._dial_timeout_ns / 1e9
+        lasted, dial_max = self._loop.time() - end_of(pump._stream).dialled_at, connection._dial_timeout_ns / 1e9
         if lasted > dial_max + max(dial_max, options.read_timeout) + LATE_MAX:
             raise Broken(28, f"the handshake with {connection.address} has lasted {lasted:.3f} seconds")
 

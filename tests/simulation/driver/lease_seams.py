@@ -11,9 +11,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Final
 
-from tests.simulation.driver.baton import Threads, Waiters, call
+from tests.simulation.driver.baton import Threads, Waiters, call_at_once
 from tests.simulation.driver.network import Loop, Network
-from tests.simulation.driver.pipe import PushingStream
+from tests.simulation.driver.transport import Transport
 
 PART: Final = 0.3
 """The part of the calls of ``send`` that take a part of the bytes, though there is room for more."""
@@ -26,19 +26,19 @@ FULL_S: Final = 0.15
 class _Socket:
     """A socket that does not block, on the connection of a stream."""
 
-    def __init__(self, stream: PushingStream, loop: Loop, random: Random) -> None:
+    def __init__(self, transport: Transport, loop: Loop, random: Random) -> None:
         self.on_change: Callable[[], object] = lambda: None
         self._is_full = False
-        self._stream = stream
+        self._transport = transport
         self._loop = loop
         self._random = random
-        stream.on_detached_change = self._pass_on
+        transport.on_detached_change = self._pass_on
 
     def _pass_on(self) -> None:
         self.on_change()
 
     def send(self, data: bytes) -> int:
-        room = self._stream.room
+        room = self._transport.room
         if room <= 0 or self._is_full:
             raise BlockingIOError
         count = min(len(data), room)
@@ -46,8 +46,8 @@ class _Socket:
             count = self._random.randint(1, count)
             if self._random.random() < FULL:
                 self._is_full = True
-                call(self._loop.call_at, self._loop.time() + FULL_S, self._make_room)
-        call(self._stream.send_detached, data[:count])
+                call_at_once(self._loop.call_at, self._loop.time() + FULL_S, self._make_room)
+        call_at_once(self._transport.send_detached, data[:count])
         return count
 
     def _make_room(self) -> None:
@@ -55,14 +55,14 @@ class _Socket:
         self._pass_on()
 
     def recv(self, size: int) -> bytes:
-        return call(self._stream.receive_detached)
+        return call_at_once(self._transport.receive_detached, size)
 
     def is_ready(self, mask: int) -> bool:
-        is_writable = bool(mask & select.POLLOUT) and self._stream.room > 0 and not self._is_full
-        return is_writable or self._stream.is_readable
+        is_writable = bool(mask & select.POLLOUT) and self._transport.room > 0 and not self._is_full
+        return is_writable or self._transport.is_readable
 
     def close(self) -> None:
-        self._stream.on_detached_change = lambda: None
+        self._transport.on_detached_change = lambda: None
 
 
 class _Signal:
@@ -117,9 +117,9 @@ class LeaseSeams:
         )
 
     def _socket(self, *, fileno: int) -> _Socket:
-        stream = next(each.client for each in self._network.connections if each.client.local_port == fileno)
-        assert isinstance(stream, PushingStream)
-        return _Socket(stream, self._network.loop, self._threads.random("socket"))
+        end = next(each.client for each in self._network.connections if each.client.local_port == fileno)
+        assert isinstance(end, Transport)
+        return _Socket(end, self._network.loop, self._threads.random("socket"))
 
 
 def _pair() -> tuple[_Signal, _Signal]:

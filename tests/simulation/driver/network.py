@@ -25,9 +25,11 @@ from random import Random
 from typing import Any, Final, Protocol, Self
 
 import anyio
+from anyio.abc import ByteStream
 
 from tests.simulation.driver.pace import pass_time
-from tests.simulation.driver.pipe import Pipe, PushingStream, Stream
+from tests.simulation.driver.pipe import Endpoint, Pipe, Stream
+from tests.simulation.driver.transport import Transport
 from tests.simulation.driver.wire import Wire
 
 HOST: Final[ContextVar[str]] = ContextVar("host")
@@ -35,10 +37,15 @@ HOST: Final[ContextVar[str]] = ContextVar("host")
 
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse", "unanswered"))
 DELAYS: Final = (0.0002, 0.0005, 0.002)
+HANDLER_DELAYS: Final = (0.0, 0.0, 0.0005, 0.003)
+"""Seconds until the task of an accepted connection begins; data arrive meanwhile."""
 NSQD_PORT: Final = 4150
 LOOKUPD_PORT: Final = 4160
 DIAL_MAX: Final = 130.0
 """Seconds after which the kernel of Linux gives up a connection that no host answers."""
+
+
+Kind = type[Stream] | type[Transport]
 
 
 class Loop(Protocol):
@@ -51,13 +58,14 @@ class Loop(Protocol):
 class Connection:
     """One connection; ``client`` and ``server`` are its ends, and ``hosts`` those that they are on."""
 
-    def __init__(self, network: Network, hosts: tuple[str, str], port: int, random: Random) -> None:
+    def __init__(
+        self, network: Network, kinds: tuple[Kind, Kind], hosts: tuple[str, str], port: int, random: Random
+    ) -> None:
         self.hosts = hosts
         there, back = Pipe(network.loop, random), Pipe(network.loop, random)
-        make = PushingStream if network.is_asyncio else Stream
         local, remote = (hosts[0], network.next_port()), (hosts[1], port)
-        self.client: Stream = make(there, back, local, remote)
-        self.server: Stream = make(back, there, remote, local)
+        self.client: Endpoint = kinds[0](there, back, local, remote)
+        self.server: Endpoint = kinds[1](back, there, remote, local)
         self.is_accepted = False
         self.pipes = {hosts[0]: there, hosts[1]: back}  # by the host that sends
 
@@ -67,8 +75,8 @@ class Connection:
 
     def cut(self) -> None:
         """Reset both ends."""
-        for stream in (self.client, self.server):
-            stream.reset()
+        for end in (self.client, self.server):
+            end.reset()
 
     def stall(self, until: float) -> None:
         for pipe in self.pipes.values():
@@ -80,9 +88,9 @@ class Network:
 
     Args:
         loop: the time.
-        seed: begins the name of the random generator of each pair of hosts.
+        seed: begins the name of the random generator of each pair of hosts, and of each listener.
         note: called with what happens.
-        is_asyncio: whether streams push their data.
+        is_asyncio: whether nsqkit has transports of asyncio.
 
     Attributes:
         wires: makes the reader of each new connection of a host to an nsqd, for hosts whose bytes are read.
@@ -93,13 +101,13 @@ class Network:
 
     def __init__(self, loop: Loop, seed: str, note: Callable[..., None], *, is_asyncio: bool) -> None:
         self.loop = loop
-        self.is_asyncio = is_asyncio
+        self._kind: Kind = Transport if is_asyncio else Stream
         self.connections: list[Connection] = []
-        self.wires: dict[str, Callable[[Stream], Wire]] = {}
+        self.wires: dict[str, Callable[[Endpoint], Wire]] = {}
         self.on_dial: dict[str, Callable[[str], None]] = {}
         self.on_refused: dict[str, Callable[[str], None]] = {}
         self.on_attempt: dict[str, Callable[[str], AbstractContextManager[None]]] = {}
-        self._seed = seed
+        self.seed = seed
         self._note = note
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._randoms: dict[tuple[str, str], Random] = {}
@@ -118,18 +126,32 @@ class Network:
     def _random(self, client: str, server: str) -> Random:
         key = (client, server)
         if key not in self._randoms:
-            self._randoms[key] = Random(f"{self._seed}/{client}/{server}")
+            self._randoms[key] = Random(f"{self.seed}/{client}/{server}")
         return self._randoms[key]
 
     # ---- what the code under test calls --------------------------------------------------------------------------
 
-    async def connect_tcp(self, host: str, port: int, *, local_host: str | None = None) -> Stream:
+    async def connect_tcp(self, host: str, port: int, *, local_host: str | None = None) -> ByteStream:
         """As ``nsqkit.transport.tcp.connect_tcp``."""
         watch = self.on_attempt.get(HOST.get()) if port == LOOKUPD_PORT else None
         with watch(host) if watch is not None else nullcontext():
-            return await self._connect_tcp(host, port)
+            return (await self._connect(host, port, self._kind)).stream
 
-    async def _connect_tcp(self, host: str, port: int) -> Stream:
+    async def connect(self, address: str, *, local_host: str | None = None) -> ByteStream:
+        """As ``nsqkit.transport.tcp.connect``."""
+        host, _, port = address.rpartition(":")
+        begun = self.loop.time()
+        end = await self._connect(host, int(port), self._kind)
+        end.dialled_at = begun
+        return end.stream
+
+    async def connect_by_hand(self, host: str, port: int) -> Stream:
+        """Return a connection that reads nothing before it is asked to, for clients that are not nsqkit's."""
+        end = await self._connect(host, port, Stream)
+        assert isinstance(end, Stream)
+        return end
+
+    async def _connect(self, host: str, port: int, kind: Kind) -> Endpoint:
         client, loop = HOST.get(), self.loop
         random = self._random(client, host)
         if port == NSQD_PORT and client in self.on_dial:
@@ -146,7 +168,7 @@ class Network:
             if port == NSQD_PORT and client in self.on_refused:
                 self.on_refused[client](host)
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        connection = Connection(self, (client, host), port, random)
+        connection = Connection(self, (kind, listener.kind), (client, host), port, random)
         self.connections.append(connection)
         if port == NSQD_PORT and client in self.wires:
             connection.client.wire = self.wires[client](connection.client)
@@ -159,24 +181,24 @@ class Network:
         else:
             connection.is_accepted = True
             listener.accept(connection.server)
+        connection.client.open()
         return connection.client
-
-    async def connect(self, address: str, *, local_host: str | None = None) -> Stream:
-        """As ``nsqkit.transport.tcp.connect``."""
-        host, _, port = address.rpartition(":")
-        begun = self.loop.time()
-        stream = await self.connect_tcp(host, int(port))
-        stream.dialled_at = begun
-        return stream
 
     async def listen(self, address: str, *, paths: bool = True) -> Listener:
         """As ``nsqkit.transport.tcp.listen``."""
+        return await self._listen(address, self._kind)
+
+    async def listen_by_hand(self, address: str) -> Listener:
+        """Listen for connections that read nothing before they are asked to."""
+        return await self._listen(address, Stream)
+
+    async def _listen(self, address: str, kind: Kind) -> Listener:
         host, _, port = address.rpartition(":")
         key = (host, int(port))
         await anyio.lowlevel.checkpoint()
         if key in self._listeners:
             raise OSError(errno.EADDRINUSE, f"listen ({address}) failed - {os.strerror(errno.EADDRINUSE)}")
-        listener = self._listeners[key] = Listener(self, key)
+        listener = self._listeners[key] = Listener(self, key, kind)
         return listener
 
     def close_listener(self, listener: Listener) -> None:
@@ -274,10 +296,12 @@ class Network:
 class Listener:
     """As ``nsqkit.transport.tcp.Listener``."""
 
-    def __init__(self, network: Network, key: tuple[str, int]) -> None:
+    def __init__(self, network: Network, key: tuple[str, int], kind: Kind) -> None:
         self._network = network
-        self._accepted: list[Stream] = []
-        self._streams: list[Stream] = []
+        self._accepted: list[Endpoint] = []
+        self._ends: list[Endpoint] = []
+        self._random = Random(f"{network.seed}/{key}/accept")
+        self.kind = kind
         self._arrived = anyio.Event()
         self.address = f"{key[0]}:{key[1]}"
         self.local_address = key
@@ -291,19 +315,34 @@ class Listener:
             self._accepted.pop().reset()
         await anyio.lowlevel.checkpoint()
 
-    def accept(self, stream: Stream) -> None:
-        self._accepted.append(stream)
+    def accept(self, end: Endpoint) -> None:
+        end.open()
+        self._accepted.append(end)
         self._arrived.set()
 
     def reset_on_close(self) -> None:
-        for stream in self._streams:
-            stream.resets_on_close = True
+        for end in self._ends:
+            end.resets_on_close = True
 
     async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: Any) -> None:
         while True:
             while self._accepted:
-                stream = self._accepted.pop(0)
-                self._streams = [*(each for each in self._streams if not each.is_over), stream]
-                tasks.start_soon(handler, stream)
+                end = self._accepted.pop(0)
+                self._ends = [*(each for each in self._ends if not each.is_over), end]
+                tasks.start_soon(self._handle, handler, end)
             self._arrived = anyio.Event()
             await self._arrived.wait()
+
+    async def _handle(self, handler: Callable[[Any], Awaitable[None]], end: Endpoint) -> None:
+        try:
+            await pass_time(self._random.choice(HANDLER_DELAYS))
+        except anyio.get_cancelled_exc_class():
+            end.reset()
+            raise
+        await handler(end.stream)
+
+
+def end_of(stream: Any) -> Endpoint:
+    """Return the end of a connection that a program has a stream for."""
+    end: Endpoint = stream if isinstance(stream, Endpoint) else stream._transport
+    return end

@@ -1,4 +1,4 @@
-"""One direction of a connection in memory, and the streams at its ends, as the kernel and its faults make them.
+"""One direction of a connection in memory, and its ends, as the kernel and its faults make them.
 
 A pipe has room for ``CAPACITY`` bytes: on their way, and not read yet. More than that waits at the sender,
 which is not writable meanwhile. A stream that is closed with unread bytes resets its peer, as TCP does.
@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream, SocketAttribute
-
-from nsqkit.transport.push_stream import PushStream
 
 if TYPE_CHECKING:
     from tests.simulation.driver.network import Loop
@@ -54,12 +52,12 @@ class Pipe:
     """
 
     __slots__ = (
-        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "blocked_since", "is_dead", "late_at"),
-        *("late_since", "pause", "receiver", "sender", "size", "slice_max", "total"),
+        *("_chunks", "_is_scheduled", "_random", "_stalled_until", "blocked_since", "is_dead", "late_at"),
+        *("late_since", "loop", "pause", "receiver", "sender", "size", "slice_max", "total"),
     )
 
     def __init__(self, loop: Loop, random: Random) -> None:
-        self._loop = loop
+        self.loop = loop
         self._random = random
         self._chunks: deque[bytes | None] = deque()  # None is the end of the stream
         self._stalled_until = 0.0
@@ -71,27 +69,27 @@ class Pipe:
         self.blocked_since = math.inf
         self.size = 0
         self.total = 0
-        self.sender: Stream
-        self.receiver: Stream
+        self.sender: Endpoint
+        self.receiver: Endpoint
 
     def write(self, data: bytes | None) -> None:
         if data is not None:
             self.size += len(data)
             self.total += len(data)
             if self.size > CAPACITY:
-                self.blocked_since = min(self.blocked_since, self._loop.time())
+                self.blocked_since = min(self.blocked_since, self.loop.time())
         self._chunks.append(data)
         self._schedule(self._random.choice(DELAYS))
 
     def _schedule(self, delay: float) -> None:
         if not self._is_scheduled and self._chunks and self._stalled_until != math.inf:
             self._is_scheduled = True
-            now = self._loop.time()
-            self._loop.call_at(max(now + delay, self._stalled_until), self._deliver)
+            now = self.loop.time()
+            self.loop.call_at(max(now + delay, self._stalled_until), self._deliver)
 
     def _deliver(self) -> None:
         self._is_scheduled = False
-        if self._stalled_until > self._loop.time():
+        if self._stalled_until > self.loop.time():
             self._schedule(0)
             return
         while self._chunks:
@@ -108,12 +106,12 @@ class Pipe:
     def read(self, size: int) -> None:
         """Record that the receiver has read so many bytes."""
         self.size -= size
-        self.blocked_since = self._loop.time() if self.size > CAPACITY else math.inf
+        self.blocked_since = self.loop.time() if self.size > CAPACITY else math.inf
         if self.size <= CAPACITY < self.size + size:
             self.sender.on_room()
 
     def now(self) -> float:
-        return self._loop.time()
+        return self.loop.time()
 
     def clear(self) -> None:
         """Lose all that is on its way."""
@@ -135,7 +133,7 @@ class Pipe:
             self._be_late()
 
     def _be_late(self) -> None:
-        self.late_since, self.late_at = min(self.late_since, self._loop.time()), math.inf
+        self.late_since, self.late_at = min(self.late_since, self.loop.time()), math.inf
 
     def stall(self, until: float) -> None:
         self._be_late()
@@ -144,7 +142,7 @@ class Pipe:
 
     def heal(self) -> None:
         """End all faults but one: a direction that is dead stays so, until its ends drop the connection."""
-        self.late_at = math.inf if self.is_dead else self._loop.time()
+        self.late_at = math.inf if self.is_dead else self.loop.time()
         self.slice_max = 0
         if not self.is_dead:
             self._stalled_until = 0.0
@@ -152,8 +150,8 @@ class Pipe:
         self._schedule(0)
 
 
-class Stream(ByteStream):
-    """One end of a connection.
+class Endpoint:
+    """One end of a connection, as the kernel has it.
 
     Attributes:
         unread: data that have arrived.
@@ -162,6 +160,7 @@ class Stream(ByteStream):
         closed_at: when this end was closed.
         blocked_for: seconds for which it had sent more than the kernel takes then, and the peer had taken nothing.
         is_detached: a thread has the connection.
+        stream: what the program that has this end uses.
     """
 
     wire: Wire | None = None
@@ -169,6 +168,7 @@ class Stream(ByteStream):
     closed_at = math.inf
     blocked_for = 0.0
     is_detached = False
+    stream: ByteStream
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self._out = out
@@ -179,8 +179,6 @@ class Stream(ByteStream):
         self._error: Exception | None = None
         self._closed = False
         self._eof_sent = False
-        self._arrived = anyio.Event()
-        self._room = anyio.Event()
         self._addresses = {SocketAttribute.local_address: local, SocketAttribute.remote_address: remote}
         self.resets_on_close = False
 
@@ -195,7 +193,7 @@ class Stream(ByteStream):
         return min(self._out.late_since, self._into.late_since)
 
     @property
-    def peer(self) -> Stream:
+    def peer(self) -> Endpoint:
         """The other end."""
         return self._out.receiver
 
@@ -218,6 +216,10 @@ class Stream(ByteStream):
         return self._out.size > CAPACITY
 
     @property
+    def was_reset(self) -> bool:
+        return self._error is not None
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing can be sent or received any more."""
         return self._closed or self._error is not None
@@ -237,10 +239,15 @@ class Stream(ByteStream):
         self._on_input()
 
     def _on_input(self) -> None:
-        self._arrived.set()
+        """Have the program read: data or the end are there."""
+        raise NotImplementedError
 
     def on_room(self) -> None:
-        self._room.set()
+        """Have the program write: the kernel takes bytes again."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Give the end to a program."""
 
     def reset(self, *, loses: bool = True) -> None:
         """End with an error; by default data that are not read are lost."""
@@ -254,6 +261,45 @@ class Stream(ByteStream):
         self._into.clear()
         self._on_input()
         self.on_room()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        was_over, self._closed = self.is_over, True
+        self.closed_at = self._out.now()
+        self.blocked_for = self.closed_at - self._out.blocked_since
+        self._on_close()
+        if was_over:
+            return
+        if self.resets_on_close or self.unread:
+            self._out.clear()
+            self._out.receiver.reset()
+        elif not self._eof_sent:
+            self._out.drop_unsent()
+            self._out.write(None)
+
+    def _on_close(self) -> None:
+        """Do nothing."""
+
+
+class Stream(Endpoint, ByteStream):
+    """One end of a connection as a byte stream that reads nothing before it is asked to, as anyio's for trio."""
+
+    def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        super().__init__(out, into, local, remote)
+        self._arrived = anyio.Event()
+        self._room = anyio.Event()
+        self.stream = self
+
+    def _on_input(self) -> None:
+        self._arrived.set()
+
+    def on_room(self) -> None:
+        self._room.set()
+
+    def _on_close(self) -> None:
+        self._arrived.set()
+        self._room.set()
 
     # ---- anyio's byte stream -------------------------------------------------------------------------------------
 
@@ -308,144 +354,6 @@ class Stream(ByteStream):
         self._close()
         await anyio.lowlevel.checkpoint()
 
-    def _close(self) -> None:
-        if self._closed:
-            return
-        was_over, self._closed = self.is_over, True
-        self.closed_at = self._out.now()
-        self.blocked_for = self.closed_at - self._out.blocked_since
-        self._arrived.set()
-        self._room.set()
-        if was_over:
-            return
-        if self.resets_on_close or self.unread:
-            self._out.clear()
-            self._out.receiver.reset()
-        elif not self._eof_sent:
-            self._out.drop_unsent()
-            self._out.write(None)
-
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         return {name: partial(self._addresses.__getitem__, name) for name in self._addresses}
-
-
-class PushingStream(Stream, PushStream):
-    """One end of a connection on asyncio: as ``nsqkit.transport.asyncio_stream.AsyncioStream``."""
-
-    def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
-        super().__init__(out, into, local, remote)
-        loop: Any = out._loop
-        self.call_soon = loop.call_soon
-        self.is_writable = True
-        self.send_nowait = self._send_nowait
-        self._is_reading = True
-        self.on_detached_change: Callable[[], object] = lambda: None
-        self._on_data: Callable[[bytes], None] | None = None
-        self._on_end: Callable[[], None] | None = None
-
-    def _send_nowait(self, data: bytes) -> None:
-        if self.wire is not None:
-            self.wire.send(data)
-        if self.is_over or self._eof_sent or not data:
-            return  # as asyncio's transports
-        self._out.write(bytes(data))
-        if self._out.size > CAPACITY:
-            self.is_writable = False
-
-    async def send(self, item: bytes) -> None:
-        self._send_nowait(item)
-        self._check_open()
-        while not self.is_writable:
-            self._room = anyio.Event()
-            await self._room.wait()
-            self._check_open()
-
-    def on_room(self) -> None:
-        self.is_writable = not self.is_over
-        super().on_room()
-        if self.is_detached:
-            self.on_detached_change()
-
-    def _on_input(self) -> None:
-        super()._on_input()
-        if self.is_detached:
-            self.on_detached_change()
-            return
-        if self._error is not None:
-            self._is_reading = True
-        self._pass_on()
-
-    def set_receiver(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        self._on_data, self._on_end = on_data, on_end
-        self.resume_reading()
-        self._pass_on()
-
-    def pause_reading(self) -> None:
-        self._is_reading = False
-
-    def resume_reading(self) -> None:
-        self.is_detached = False
-        if not self._is_reading:
-            self._is_reading = True
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        while self.unread and self._on_data is not None and self._is_reading:
-            self._on_data(self._take())
-        if self._at_end and self._on_end is not None and not self.unread:
-            on_end, self._on_end = self._on_end, None
-            if self.wire is not None:
-                self.wire.is_lost = True
-            on_end()
-
-    @property
-    def unsent_size(self) -> int:
-        return max(self._out.size - CAPACITY, 0)
-
-    def _take(self) -> bytes:
-        data = self.unread.popleft()
-        self._into.read(len(data))
-        if self.wire is not None:
-            self.wire.receive(data)
-        return data
-
-    def detach(self) -> int | None:
-        if self.unread or self._at_end or self.is_over or not (self._is_reading and self.is_writable):
-            return None
-        self._is_reading, self.is_detached = False, True
-        return self.local_port
-
-    # ---- while it is detached, as a socket that does not block -----------------------------------------------------
-
-    @property
-    def room(self) -> int:
-        """The bytes that the kernel would take; one if it would refuse them with an error."""
-        return 1 if self.is_over else CAPACITY - self._out.size
-
-    @property
-    def is_readable(self) -> bool:
-        return bool(self.unread) or self._at_end or self.is_over
-
-    def send_detached(self, data: bytes) -> None:
-        if self.is_over:
-            raise ConnectionResetError
-        self._send_nowait(data)
-
-    def receive_detached(self) -> bytes:
-        if self.unread:
-            return self._take()
-        if self._error is not None:
-            raise ConnectionResetError
-        if self._at_end:
-            return b""
-        raise BlockingIOError
-
-    def abort(self) -> None:
-        self._on_data = self._on_end = None
-        self.is_writable = False
-        self._close()
-
-    async def aclose(self) -> None:
-        self.abort()
-        await anyio.lowlevel.checkpoint()

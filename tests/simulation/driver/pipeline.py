@@ -88,7 +88,7 @@ class Pipeline:
         return not (world.has_link_faults or world.has_disk_faults) and world.history.is_calm([self._node], since)
 
     async def _talk(self) -> None:
-        stream = self._stream = await self._world.network.connect_tcp(self._node, 4150)
+        stream = self._stream = await self._world.network.connect_by_hand(self._node, 4150)
         await stream.send(self._data)
         if self._ends:
             await stream.send_eof()

@@ -41,6 +41,9 @@ CLOSE_MAX = 5.0
 LEAVE_MAX = CLOSE_MAX + 1.0 + 1.0
 """Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
 
+LEAVE_ALONE_MAX = 1.5
+"""The same, if all calls have ended, and those that do not wait have their answers: it waits for none."""
+
 DELAYING_FAULTS = frozenset(("kill", "stop", "power cut", "slow disk"))
 """Faults of a broker with which an answer, or the next connection, may take as long as ``connect_timeout``."""
 
@@ -80,6 +83,7 @@ class Publisher:
         self.is_running = False
         self._serial = 0
         self._leave = anyio.Event()
+        self._left_receipts = False  # a program has given up to wait for one, which its producer still awaits
         self._visits = False  # after the present life another client is left at once
 
     async def run(self) -> None:
@@ -157,6 +161,7 @@ class Publisher:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
             self.check_time(publish, lasted, step)
             if outcome == UNKNOWN:
+                self._left_receipts |= "nowait" in step.values["how"]
                 self.on_unknown(publish, is_cancelled=scope.cancelled_caught)
 
     def _check_haven(self, publish: Publish, error: NSQError, step: Step) -> None:
@@ -230,7 +235,7 @@ class ProducerPlayer(Publisher):
         life = 0
         while not self.world.is_over and self.nodes:
             life += 1
-            self._leave = anyio.Event()
+            self._leave, self._left_receipts = anyio.Event(), False
             producer = self._make_producer(life)
             self._tally = tally = ProducerTally(self.world, self.name, self.nodes)
             tally.delay_max = producer.options.reconnect_delay_max
@@ -239,8 +244,9 @@ class ProducerPlayer(Publisher):
                 await self._leave.wait()
                 self.is_running = False
                 begun = self._left = self.world.loop.time()
+                lasted_max = LEAVE_MAX if self.running or self._left_receipts else LEAVE_ALONE_MAX
             lasted = self.world.loop.time() - begun
-            if lasted > LEAVE_MAX:
+            if lasted > lasted_max:
                 raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
             await self._check_ended()
             self._check_released(producer)

@@ -99,7 +99,7 @@ class RawPlayer:
         HOST.set(self.name)
         node = self._nodes[values.get("which", 0) % len(self._nodes)]
         try:
-            stream = await self._world.network.connect_tcp(node, 4150)
+            stream = await self._world.network.connect_by_hand(node, 4150)
         except OSError:
             return
         self._stuck.append((node, stream))
@@ -120,7 +120,7 @@ class RawPlayer:
         HOST.set(self.name)
         node = self._nodes[values.get("which", 0) % len(self._nodes)]
         try:
-            stream = await self._world.network.connect_tcp(node, values.get("port", 4150))
+            stream = await self._world.network.connect_by_hand(node, values.get("port", 4150))
         except OSError:
             return
         data = MAGICS[values.get("magic", 0) % len(MAGICS)]

@@ -7,6 +7,7 @@ from functools import partial
 import anyio
 import pytest
 
+from nsqkit.loop_thread import OneShot
 from tests.simulation.driver import asyncio_loop, trio_loop
 from tests.simulation.driver.baton import BatonFuture, Ended, Lock, Thread, Threads, ask, call
 from tests.simulation.driver.network import HOST
@@ -119,3 +120,32 @@ def test_event_loop_never_waits_for_a_thread(loop):
         assert call(int) == 0
 
     loop.run(main, None)
+
+
+@LOOPS
+def test_loop_lets_a_thread_run_in_the_middle_of_a_callback(loop):
+    order: list[str] = []
+
+    def work() -> None:
+        first: OneShot[str] = OneShot()  # its lines are shared
+        order.append("thread")
+        first.resolve(None, "")
+
+    async def main(running):
+        HOST.set("host")
+        async with anyio.create_task_group() as tasks:
+            threads = Threads(tasks, "seed", 1.0)
+            with threads.interrupting():
+                tasks.start_soon(threads.run, work, "main")
+                while not threads.paused:
+                    await pass_time(0.0001)
+                while not order:
+                    second: OneShot[str] = OneShot()
+                    second.resolve(None, "")
+                    if order:
+                        order.append("end of the callback")
+                    else:
+                        await pass_time(0.0001)
+
+    loop.run(main, None)
+    assert order == ["thread", "end of the callback"]

@@ -20,10 +20,12 @@ from tests.simulation.mutants import (
     publishes,
     rules,
     spark,
+    streams,
     threads,
 )
 
 MUTANTS: Final = (
     *(*broker.MUTANTS, *disk.MUTANTS, *clients.MUTANTS, *driver.MUTANTS, *lookup.MUTANTS, *rules.MUTANTS),
     *(*spark.MUTANTS, *auth.MUTANTS, *auth_tasks.MUTANTS, *publishes.MUTANTS, *threads.MUTANTS),
+    *streams.MUTANTS,
 )

@@ -123,9 +123,8 @@ MUTANTS: Final = (
         if self._read < self._write:
             self._depth = max(found, 1)
 """,
-        size="driver",
-        plan="messages-that-were-not-counted",
-        breaks=(1,),
+        size="power",
+        breaks=(9,),
     ),
     Mutant(
         "ids begin anew after a restart",
@@ -317,6 +316,27 @@ MUTANTS: Final = (
         size="driver",
         plan="rest-of-a-failed-write",
         breaks=(1,),
+    ),
+    Mutant(
+        "messages are put behind files that could not be removed",
+        "with --durability=fsync, after a queue was emptied on a failing disk, acknowledged messages are not delivered",
+        "broker/core/disk/disk_queue.py",
+        "            if self._has_old_meta:",
+        "            if False:",
+        1,
+        "power",
+        breaks=(15,),
+        seed=7_005_014,
+    ),
+    Mutant(
+        "messages leave a topic when one of its channels has stored them",
+        "with --durability=fsync, after a disk has failed, a kill loses acknowledged messages of the other channel",
+        "broker/core/topics/topic.py",
+        "        if all(are_safe):\n",
+        "        if any(are_safe):\n",
+        3_000,
+        "power",
+        breaks=(15,),
     ),
     Mutant(
         "names that are written while a commit syncs count for it",

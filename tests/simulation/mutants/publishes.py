@@ -247,4 +247,13 @@ MUTANTS: Final = (
         size="driver",
         breaks=(34,),
     ),
+    Mutant(
+        "a producer that is left waits for the answers to cancelled publishes",
+        "after a publish was cancelled as its broker did not answer, leaving the producer takes five more seconds",
+        "producer/session.py",
+        "        return any(token not in self._withdrawn for sent in self._sent for token in _tokens(sent))\n",
+        "        return bool(self._sent)\n",
+        size="driver",
+        breaks=(30,),
+    ),
 )

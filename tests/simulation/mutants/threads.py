@@ -131,4 +131,34 @@ MUTANTS: Final = (
         "driver",
         breaks=(11,),
     ),
+    Mutant(
+        "the flag of a wake-up is cleared after the calls that it was for",
+        "a call of another thread while the event loop works for one is not begun until a third call comes",
+        "loop_thread/loop_client.py",
+        """        self._wake_is_due = False
+        if not self.end_lease():
+            return  # this is called again when the lease can be ended
+        queue = self._queue
+        for _ in range(len(queue)):
+            try:
+                function, _ = queue.popleft()
+            except IndexError:  # at the end, _refuse_all in other threads empties it, too
+                return
+            function()
+""",
+        """        if not self.end_lease():
+            return  # this is called again when the lease can be ended
+        queue = self._queue
+        for _ in range(len(queue)):
+            try:
+                function, _ = queue.popleft()
+            except IndexError:  # at the end, _refuse_all in other threads empties it, too
+                return
+            function()
+        self._wake_is_due = False
+""",
+        4_000,
+        "driver",
+        breaks=(30,),
+    ),
 )

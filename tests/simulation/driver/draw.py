@@ -395,6 +395,11 @@ class _Drawing:
             yield Step(at_us(), name, "send", values)
         if self._some(random, 0.2):
             yield Step(at_us(), name, "send", {"which": random.randrange(2), "stuck": True})
+        random = self._random(f"{name}/others")
+        if self._some(random, 0.1):
+            yield Step(at_us(), name, "send", {"which": random.randrange(2), "stuck": "sends"})
+        if "large" in self._features and self._some(random, 0.3):
+            yield Step(at_us(), name, "send", {"which": random.randrange(2), "over_limit": random.choice((1, 1, 900))})
 
     def _burst(self, name: str, random: Random, at_us: int, hows: list[str]) -> Iterator[Step]:
         for _ in range(random.choice((1, 1, 2, 5) if "linger" in self._features else (1, 1, 3))):

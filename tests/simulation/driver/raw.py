@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio import BrokenResourceError, EndOfStream
 
+from tests.simulation.broken import Broken
 from tests.simulation.driver.network import HOST
+from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.pipeline import SECRET, Pipeline
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ UNREAD: Final = b"SUB raw u#ephemeral\nRDY 100\n" + (b"PUB raw\n" + _sized(b"." 
 """More than a broker keeps for a client that reads nothing."""
 STUCK: Final = b"  V2" + _identify(heartbeat_interval=1000) + UNREAD
 """A client that sends this, and then nothing, is silent for too long."""
+FEW: Final = (b"PUB raw\n" + _sized(b"." * 6_000),) * 2
+UNREAD_FEW: Final = b"SUB raw v#ephemeral\nRDY 5\n" + b"".join(FEW)
+"""More than the kernel takes for a client that reads nothing."""
+SENDING: Final = b"  V2" + _identify(heartbeat_interval=1000) + UNREAD_FEW
+"""A client that sends this, and then a NOP each ``NOP_INTERVAL``, is not silent."""
+NOP_INTERVAL: Final = 0.4
 COMMANDS: Final = (
     *(MANY, UNREAD, UNREAD),
     *(b"NOP\n", b"CLS\n", b"RDY 1\n", b"RDY 0\n", b"RDY -1\n", b"RDY 99999\n", b"RDY x\n"),
@@ -51,6 +59,9 @@ COMMANDS: Final = (
 )
 MAGICS: Final = (b"  V2", b"  V2", b"  V2", b"  V2", b"  V1", b"", b"  V")
 READ_SIZE: Final = 4_096
+ANSWER_MAX: Final = 5.0
+"""Seconds for an answer over HTTP."""
+CHUNKED: Final = b"POST /pub?topic=raw HTTP/1.1\r\nHost: nsqd\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class RawPlayer:
@@ -74,6 +85,8 @@ class RawPlayer:
         """Do one step of the plan; one that does not apply does nothing."""
         if step.verb == "send" and step.values.get("stuck") and self._nodes:
             self._world.tasks.start_soon(self._send_and_stop, step.values)
+        elif step.verb == "send" and step.values.get("over_limit") and self._nodes:
+            self._world.tasks.start_soon(self._publish_over_limit, step.values)
         elif step.verb == "send" and self._nodes:
             self._world.tasks.start_soon(self._send, step.values)
         elif step.verb == "pipeline" and self._nodes:
@@ -98,6 +111,8 @@ class RawPlayer:
         """Send much, and read nothing; the broker has to end the connection."""
         HOST.set(self.name)
         node = self._nodes[values.get("which", 0) % len(self._nodes)]
+        if values["stuck"] == "sends" and self._world.plan.nodes[node].get("mem_queue_size", 10_000) < len(FEW):
+            return  # it may drop what nothing reads
         try:
             stream = await self._world.network.connect_by_hand(node, 4150)
         except OSError:
@@ -105,11 +120,46 @@ class RawPlayer:
         self._stuck.append((node, stream))
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._send_all, stream, STUCK)
+                if values["stuck"] == "sends":
+                    tasks.start_soon(self._go_on_sending, stream)
+                else:
+                    tasks.start_soon(self._send_all, stream, STUCK)
                 await self._world.ended.wait()
                 tasks.cancel_scope.cancel()
         finally:
             await anyio.aclose_forcefully(stream)
+
+    async def _publish_over_limit(self, values: dict[str, Any]) -> None:
+        """Publish a message that is too long, over HTTP and in chunks, so that its length is not known before.
+
+        Raises:
+            Broken: it is accepted.
+        """
+        HOST.set(self.name)
+        node = self._nodes[values.get("which", 0) % len(self._nodes)]
+        limit = self._world.plan.nodes[node].get("max_msg_size", 0)
+        if not limit:
+            return
+        body = b"x" * (limit + values["over_limit"])
+        try:
+            stream = await self._world.network.connect_by_hand(node, 4151)
+        except OSError:
+            return
+        try:
+            with anyio.move_on_after(ANSWER_MAX):
+                await stream.send(CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+                if (await stream.receive()).startswith(b"HTTP/1.1 200"):
+                    raise Broken(11, f"{node} has accepted {len(body)} bytes, and its limit is {limit}")
+        except (BrokenResourceError, EndOfStream):
+            pass
+        finally:
+            await anyio.aclose_forcefully(stream)
+
+    async def _go_on_sending(self, stream: Stream) -> None:
+        await self._send_all(stream, SENDING)
+        while True:
+            await pass_time(NOP_INTERVAL)
+            await self._send_all(stream, b"NOP\n")
 
     @staticmethod
     async def _send_all(stream: Stream, data: bytes) -> None:

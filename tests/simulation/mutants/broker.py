@@ -180,4 +180,22 @@ MUTANTS: Final = (
         plan="late-end-of-an-output-interval",
         breaks=(27,),
     ),
+    Mutant(
+        "a client that sends and reads nothing stays",
+        "its connection, its output and its messages in flight stay with the broker",
+        "broker/core/session/heartbeat.py",
+        "        self._due_ns = _tick(now_ns + self._interval_ns)\n        self.has_sent = False\n",
+        "        self._due_ns = _tick(now_ns + self._interval_ns)\n",
+        size="driver",
+        breaks=(11,),
+    ),
+    Mutant(
+        "a body without a length is cut off at the limit",
+        "the beginning of a message over max_msg_size is published over HTTP, and the answer is OK",
+        "http/server.py",
+        "        wanted = limit + 1\n",
+        "        wanted = limit\n",
+        size="driver",
+        breaks=(11,),
+    ),
 )

@@ -67,7 +67,7 @@ class World:
             sync_timeout_ns=random.choice((10, 100, 2_000)) * MS,
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
-        self._rare = Random(f"{seed}/rare")
+        self._rare, self._has_rare = Random(f"{seed}/rare"), Random(f"{seed}/rare").random() < 0.5
         self.ledger = Ledger()
         has_damages = self._has_faults and durability == "fsync" and features.random() < 0.5
         self._damages = Damages(self.ledger, self._note) if has_damages else None
@@ -260,7 +260,7 @@ class World:
             self._wait(machine, random.choice(WAITS_MS) * MS)
         machine.broker.settle(self.now_ns)
         self._listen(machine)
-        if self._has_faults and self._rare.random() < RARE_SHARE:
+        if self._has_faults and self._has_rare and self._rare.random() < RARE_SHARE:
             self._store_for_some(machine)
 
     def _break_disk(self) -> None:

@@ -64,7 +64,7 @@ class DiskQueue:
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs
         self._is_closing = False
-        self._has_old_meta = False  # that of files of which some could not be removed, either
+        self._has_old_meta = False  # positions that could not be removed, and some of their files neither
         self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; a missing file means the same
         self._open()
         self._first_file = first_left_file(files, name, self._read.file)

@@ -312,7 +312,7 @@ class Listener:
     async def __aexit__(self, *exc_info: object) -> None:
         self._network.close_listener(self)
         while self._accepted:
-            self._accepted.pop().reset()
+            self._accepted.pop().abort()
         await anyio.lowlevel.checkpoint()
 
     def accept(self, end: Endpoint) -> None:
@@ -337,7 +337,7 @@ class Listener:
         try:
             await pass_time(self._random.choice(HANDLER_DELAYS))
         except anyio.get_cancelled_exc_class():
-            end.reset()
+            end.abort()
             raise
         await handler(end.stream)
 

@@ -249,6 +249,10 @@ class Endpoint:
     def open(self) -> None:
         """Give the end to a program."""
 
+    def abort(self) -> None:
+        """Close the end at once."""
+        self._close()
+
     def reset(self, *, loses: bool = True) -> None:
         """End with an error; by default data that are not read are lost."""
         if self.is_over:

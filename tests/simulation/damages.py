@@ -85,7 +85,8 @@ class Damages:
             new_rest = disk.contents.get(f"{name}.bad")
             if (disk.contents.get(name), new_rest) != (content, rest):
                 self._forget_all(name, disk)
-                if disk.contents.get(name) == content and len(content.data) > position:  # it was read before it
+                # The rest may begin behind the damage, if the messages there were read before it.
+                if disk.contents.get(name) == content and len(content.data) > position:
                     self._damaged[name] = content, new_rest, position
                 else:
                     del self._damaged[name]

@@ -1,7 +1,7 @@
 """One end of a connection as a transport of asyncio: an ``AsyncioStream`` is its protocol, as it is with real sockets.
 
 It calls its protocol when asyncio's own would: reads and writes that become possible, and the loss of the connection,
-are callbacks of the loop. One that does not read learns of a reset only when it reads or writes again.
+are callbacks of the loop. A program that does not read learns of a reset only when it reads or writes again.
 """
 
 from __future__ import annotations

@@ -173,7 +173,9 @@ class Publisher:
         world, attempts = self.world, self.options.get("publish_attempts", 1)
         havens = [node for node in publish.nodes if node not in world.harmed]
         is_over = world.is_over or self._leave.is_set()
-        if not havens or is_over or attempts < len(publish.nodes):
+        # While the outbox of one is full, an attempt may go to another one that was tried before.
+        may_be_full = "OUTBOX_SIZE_MAX" in world.plan.options.get("knobs", {}) and not isinstance(error, NotConnected)
+        if not havens or is_over or may_be_full or attempts < len(publish.nodes):
             return
         if "nowait" in step.values["how"] or "lines" in step.values["how"]:  # these are sent once
             return

@@ -104,7 +104,7 @@ class RawPlayer:
     def unanswered(self) -> list[str]:
         """Return a line for each pipeline without all its answers, and for each client that reads nothing and stays."""
         stuck = [node for node, stream in self._stuck if not (stream.peer.is_over or self._world.has_link_faults)]
-        lines = [f"{node} has not ended a connection whose client reads and sends nothing" for node in stuck]
+        lines = [f"{node} has not ended a connection whose client reads nothing" for node in stuck]
         return [line for pipeline in self._pipelines for line in pipeline.left()] + lines
 
     async def _send_and_stop(self, values: dict[str, Any]) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from anyio.abc import SocketAttribute
 
 from nsqkit.transport.asyncio_stream import READ_SIZE, AsyncioStream, BufferedStream
+from tests.simulation.driver.asyncio_loop import VirtualLoop
 from tests.simulation.driver.pipe import CAPACITY, Endpoint, Pipe
-
-if TYPE_CHECKING:
-    from tests.simulation.driver.asyncio_loop import VirtualLoop
 
 READ_MAXIMA: Final = (100, READ_SIZE, 1_460, READ_SIZE, READ_SIZE)
 """The most bytes of one read, since a network brings them in parts; each connection has one of these limits."""
@@ -33,7 +31,8 @@ class Transport(Endpoint, asyncio.Transport):
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
         super().__init__(out, into, local, remote)
-        self._loop: VirtualLoop = out.loop  # type: ignore[assignment]
+        assert isinstance(out.loop, VirtualLoop)
+        self._loop = out.loop
         self.on_detached_change: Callable[[], object] = lambda: None
         self._is_open = False
         self._is_paused = False

@@ -123,8 +123,8 @@ MUTANTS: Final = (
         if self._read < self._write:
             self._depth = max(found, 1)
 """,
-        size="power",
-        breaks=(9,),
+        plan="messages-that-were-not-counted",
+        breaks=(1,),
     ),
     Mutant(
         "ids begin anew after a restart",

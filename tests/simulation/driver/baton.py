@@ -17,12 +17,11 @@ import contextvars
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from random import Random
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
@@ -38,6 +37,7 @@ from tests.simulation.driver.network import HOST
 from tests.simulation.driver.pace import pass_time
 
 T = TypeVar("T")
+Tracer = Callable[[FrameType, str, object], Any]
 
 DELAYS: Final = (0.0, 0.0, 0.0002, 0.003)
 """Seconds until a thread that could run does so."""
@@ -73,17 +73,19 @@ class Threads:
         self.paused: dict[_Thread, None] = {}  # those that have lost the baton between two lines
         self._seed = seed
         self._counts: dict[str, int] = {}
+        self._tracer = line_tracer(f"{seed}/loop", share, self._let_run)
+        self._tracer_before = sys.gettrace()
 
-    @contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """Let the loop lose the baton, too."""
-        before, tracer = sys.gettrace(), LineTracer(f"{self._seed}/loop", self.share, self._let_run)
-        if self.share:
-            sys.settrace(tracer)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
+    def pause(self, thread: _Thread) -> None:
+        """Note that a thread has lost the baton between two lines: from now on, the loop can lose it, too."""
+        self.paused[thread] = None
+        sys.settrace(self._tracer)
+
+    def resume(self, thread: _Thread) -> None:
+        """Note that it has the baton again."""
+        self.paused.pop(thread, None)
+        if not self.paused:  # tracing takes much time
+            sys.settrace(self._tracer_before)
 
     def _let_run(self, name: str) -> None:
         if self.paused:
@@ -109,7 +111,7 @@ class _Thread:
         self.threads = threads
         self._key = threads.key(name)
         self._random = Random(self._key)
-        self._tracer = LineTracer(self._key, threads.share, self._pause)
+        self._tracer = line_tracer(self._key, threads.share, self._pause)
         self._name = name
         self._baton, self._companions_baton = threading.Lock(), threading.Lock()
         self._baton.acquire()
@@ -161,15 +163,15 @@ class _Thread:
         await hop(self._random)
 
     async def _stay_paused(self, random: Random) -> None:
-        self.threads.paused[self] = None
+        self.threads.pause(self)
         try:
             await hop(random)
         finally:
-            self.threads.paused.pop(self, None)
+            self.threads.resume(self)
 
     def run_between(self) -> None:
         """Run the paused thread until it waits again, while a callback of the loop stands still."""
-        del self.threads.paused[self]
+        self.threads.resume(self)
         self._run_count += 1
         self._answer = self._error = None
         while True:
@@ -227,33 +229,35 @@ class _Thread:
         self.ask(partial(self._stay_paused, Random(name)))
 
 
-class LineTracer:
-    """A trace function that calls another one before some lines of ``SHARED``.
+def line_tracer(key: str, share: float, on_line: Callable[[str], None]) -> Tracer:
+    """Return a trace function that calls another function before some lines of ``SHARED``.
 
     Args:
         key: begins the names of random generators.
         share: the part of the lines.
         on_line: called with the name of a random generator.
     """
+    limit = share * 2**32
+    prefixes: dict[tuple[CodeType, int], tuple[str, int]] = {}  # of the names, and their checksums
+    counts = Counter[str]()  # of the lines that were reached
 
-    def __init__(self, key: str, share: float, on_line: Callable[[str], None]) -> None:
-        self._key = key
-        self._limit = share * 2**32
-        self._on_line = on_line
-        self._counts = Counter[str]()  # of the lines that were reached
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        return self._trace_line if frame.f_code.co_filename in SHARED else None
-
-    def _trace_line(self, frame: FrameType, event: str, arg: object) -> Any:
+    def trace_line(frame: FrameType, event: str, arg: object) -> Any:
         if event == "line":
-            # Drawn from the place, so that another line elsewhere changes nothing here.
-            place = f"{frame.f_code.co_qualname}/{frame.f_lineno - frame.f_code.co_firstlineno}"
-            self._counts[place] += 1
-            name = f"{self._key}/{place}/{self._counts[place]}"
-            if crc32(name.encode()) < self._limit:
-                self._on_line(name)
-        return self._trace_line
+            code, line = frame.f_code, frame.f_lineno
+            if (found := prefixes.get((code, line))) is None:
+                # Drawn from the place, so that another line elsewhere changes nothing here.
+                prefix = f"{key}/{code.co_qualname}/{line - code.co_firstlineno}/"
+                found = prefixes[code, line] = prefix, crc32(prefix.encode())
+            prefix, checksum = found
+            counts[prefix] += 1
+            if crc32(b"%d" % counts[prefix], checksum) < limit:
+                on_line(f"{prefix}{counts[prefix]}")
+        return trace_line
+
+    def trace_call(frame: FrameType, event: str, arg: object) -> Any:
+        return trace_line if frame.f_code.co_filename in SHARED else None
+
+    return trace_call
 
 
 async def hop(random: Random) -> None:

@@ -122,5 +122,4 @@ def batoned(threads: Threads, network: Network) -> Iterator[dict[str, PortalProv
     with ExitStack() as stack:
         for each, name, value in patches:
             stack.enter_context(mock.patch.object(each, name, value))
-        stack.enter_context(threads.interrupting())
         yield providers

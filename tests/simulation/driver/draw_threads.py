@@ -47,7 +47,7 @@ def converted(plan: Plan, random: Random) -> Plan:
     ]
     steps += [step for name in counts for step in _rows(random, name, plan, counts[name])]
     steps.sort(key=lambda step: step.at_us)
-    options = plan.options | {"interrupted_lines": random.choice((0.0, 0.0, 0.02, 0.2))}
+    options = plan.options | {"interrupted_lines": random.choice((0.0, 0.0, 0.02, 0.1))}
     return attrs.evolve(plan, options=options, players=players, steps=tuple(steps))
 
 

@@ -146,6 +146,8 @@ class HandlerMachine(RuleBasedStateMachine):
         )
 
     def _is_idle(self) -> bool:
+        if self._consumer.stats().in_flight:  # also of messages that a fault has delivered once more
+            return False
         channel = self.nsqd.topic(TOPIC).channel(CHANNEL)
         return not self.published or channel.depth + channel.in_flight + channel.deferred == 0
 

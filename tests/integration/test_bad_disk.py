@@ -127,7 +127,8 @@ async def test_full_disk_refuses_publishers_and_recovers(tmp_path: Path, durabil
             (b"/pub?topic=t", (503, "EXITING")),
             (b"/mpub?topic=t", (503, "EXITING")),
         ]
-        assert await consume(nsqd, 1 + len(kept)) == [b"first", *kept]
+        # When the disk fails as the channel gets them, memory holds some of them, which come before the others.
+        assert sorted(await consume(nsqd, 1 + len(kept))) == sorted([b"first", *kept])
         disk.heal()
         async with raw_client(nsqd) as client:
             await client.send(PUB, sized(b"last"))

@@ -59,17 +59,23 @@ async def test_async_caller_waits_for_a_worker_thread() -> None:
 
 @pytest.mark.anyio
 async def test_cancelled_caller_does_not_wait_for_the_function() -> None:
-    is_released, has_ended = threading.Event(), threading.Event()
+    has_begun, is_released, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
+        has_begun.set()
         assert is_released.wait(60)
         has_ended.set()
 
-    with anyio.move_on_after(0.01) as scope:
+    async def call() -> None:
         await wait(work)
-    assert scope.cancelled_caught
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        assert await anyio.to_thread.run_sync(has_begun.wait, 60)
+        tasks.cancel_scope.cancel()
+    assert not has_ended.is_set()
     is_released.set()
-    await anyio.to_thread.run_sync(has_ended.wait)
+    assert await anyio.to_thread.run_sync(has_ended.wait, 60)
 
 
 @pytest.mark.anyio

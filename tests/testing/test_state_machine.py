@@ -41,9 +41,11 @@ class Twice(HandlerMachine):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[bytes] = []
+        self.has_begun = threading.Semaphore(0)  # once for each message
 
     def handle(self, message: BlockingMessage) -> None:
         self.seen.append(message.body)
+        self.has_begun.release()
 
     def check(self) -> None:
         assert len(self.seen) == len({*self.seen}), "a message was handled twice"
@@ -59,7 +61,9 @@ def test_handler_that_is_not_idempotent_is_found() -> None:
     machine.begin()
     machine.redeliver(1.0)
     machine.publish([b"x"])
+    assert machine.has_begun.acquire(timeout=60)
     machine.wait(5)
+    assert machine.has_begun.acquire(timeout=60)
     with pytest.raises(AssertionError, match="handled twice"):
         machine.teardown()
 

@@ -121,7 +121,7 @@ class PartitionPlayer:
         self._chunks: list[list[MessageRow]] = []  # of the attempt
         self._dead_sizes: list[int] = []  # of the attempt
         self._finished_count = 0  # of the attempt
-        self._requeued: dict[str, float] = {}  # the times of messages that were requeued
+        self._requeued: dict[tuple[str, str], float] = {}  # when, by address and id
         self._busy_at = 0.0
         self._finishing: list[MessageRow] = []  # of the attempt: those whose FINs are not confirmed yet
         self._kept: list[MessageRow] = []  # of the attempt: those whose FINs are
@@ -245,7 +245,7 @@ class PartitionPlayer:
     def _deliver(self, row: MessageRow) -> str:
         node, history = row.nsqd_address.partition(":")[0], self._world.history
         name = history.deliver(self._topic, self._channel, node, row.id.encode(), row.body, row.attempts)
-        waited = self._world.loop.time() - self._requeued.pop(name, -math.inf)
+        waited = self._world.loop.time() - self._requeued.pop((row.nsqd_address, row.id), -math.inf)
         if waited < REQUEUE_DELAY - ROUNDING and self._is_calm:
             raise self._world.failed(Broken(16, f"{name} was requeued {waited:.3f} seconds ago"))
         return name
@@ -268,11 +268,11 @@ class PartitionPlayer:
             if fate == "raise":
                 raise Failure(name)
             acks.append(drainer.Requeue(REQUEUE_DELAY) if fate == "requeue" else drainer.FINISH)
-        for name, ack in zip(names, acks, strict=True):
+        for name, row, ack in zip(names, rows, acks, strict=True):
             if ack is drainer.FINISH:
                 self._world.history.done(self._topic, self._channel, name)
             else:
-                self._requeued[name] = self._world.loop.time()
+                self._requeued[row.nsqd_address, row.id] = self._world.loop.time()
         return None if all(ack is drainer.FINISH for ack in acks) else acks
 
     def finishing(self, messages: Sequence[Message]) -> None:

@@ -272,8 +272,9 @@ class ProducerPlayer(Publisher):
         Raises:
             Broken: one has none.
         """
-        await pass_time(ALONE_MAX if self.running else 0)
-        left = [publish.names for publish in self.running]
+        before = list(self.running)
+        await pass_time(ALONE_MAX if before else 0)
+        left = [publish.names for publish in before if publish in self.running]
         conclude(30, not left or self.world.is_over, f"{left} have no outcome, and their producer has closed")
 
     def _check_released(self, producer: Producer) -> None:

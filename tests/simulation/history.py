@@ -65,7 +65,6 @@ class History:
         self,
         session: Session,
         frames: Sequence[Response | BrokerError | MessageFrame],
-        broker: Broker,
         disk: MemoryFileStore | None,
     ) -> None:
         """Record what the broker sends to a client."""
@@ -82,8 +81,8 @@ class History:
                 if publish is not None and isinstance(frame, Response):
                     self.ledger.acknowledge(publish)
                 elif publish is not None and disk is not None:
-                    topic = broker.topics.get(publish.topic)
-                    self._refusals.refuse(publish, topic, disk.files, is_alone=not any(expected))
+                    behind = [each for each in expected if each is not None]
+                    self._refusals.refuse(publish, behind, disk.files)
 
     def promise_nothing(self) -> None:
         """Record that messages may be lost from now on: a file was damaged."""

@@ -379,7 +379,7 @@ class Node:
                 self.oracle.frames(session, frames, self.now_ns)
             if self._world.watch is not None:
                 self._world.watch.frames(self, session, frames, self._world.now_ns)
-            self.history.frames(session, frames, broker, self.disk)
+            self.history.frames(session, frames, self.disk)
             self.deliveries.frames(session, frames)
             if data:  # END, which is empty, is sent by _close
                 link.answer(data)

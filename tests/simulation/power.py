@@ -38,7 +38,6 @@ DRAIN_ROUNDS = 60
 SYNC_STEPS_MAX = 500
 RARE_SHARE = 0.02  # of the steps with a disk that may fail; then it does so between the channels of a topic
 DRAIN_ROUNDS_NS = 1_000 * MS, 20_000 * MS  # the first ones, and the others; some messages are deferred for ten minutes
-FAILURES = b"E_PUB_FAILED", b"E_MPUB_FAILED", b"E_DPUB_FAILED"
 
 
 class World:
@@ -78,6 +77,7 @@ class World:
         self.disk = Disk(note=tell and self._note, clock=lambda: self.now_ns)
         self._rules = Rules(self.options, has_faults=self._has_faults)
         self._was_stopped = False
+        self._run_length = 5 if Random(f"{seed}/runs").random() < 0.1 else 1  # of PUBs that are sent together
         self._number = 0
         self._machine: Machine | None = None
         self._clients: list[Client] = []
@@ -367,7 +367,7 @@ class World:
         data = b""
         for _ in range(random.choice((1, 1, 1, 3))):
             bodies = [self._body() for _ in range(random.choice((1, 1, 2, 7)))]
-            topic = random.choice(TOPICS)
+            topic, publishes = random.choice(TOPICS), [bodies]
             if len(bodies) > 1:
                 data += encode_multi_publish(topic, bodies)
             elif random.random() < 0.3:
@@ -375,10 +375,11 @@ class World:
                 data += encode_deferred_publish(topic, bodies[0], delay_ms)
                 self._rules.defer(machine.broker, topic, bodies[0], self.now_ns + delay_ms * MS)
             else:
-                data += encode_publish(topic, bodies[0])
-            found = machine.broker.topics.get(topic)
-            client.waiting.append(self.ledger.publish(topic, bodies, set(found.channels) if found else set()))
-            self._note("publish to %s: %s", topic, bodies)
+                publishes += [[self._body()] for _ in range(self._run_length - 1)]
+                data += b"".join(encode_publish(topic, body) for (body,) in publishes)
+            places = set(found.channels) if (found := machine.broker.topics.get(topic)) else set()
+            client.waiting += [self.ledger.publish(topic, bodies, set(places)) for bodies in publishes]
+            self._note("publish to %s: %s", topic, publishes)
         client.session.receive_data(data, self.now_ns)
         if self.options.durability == "fsync" and not self.disk.is_failing:
             conclude(13, machine.broker.health == "OK", f"health is {machine.broker.health} after messages were stored")
@@ -439,11 +440,10 @@ class World:
                     self._note("OK for %s", publish.bodies)
                     self.ledger.acknowledge(publish)
                     self._rules.acknowledged.update(publish.bodies)
-                elif self._has_faults and data.startswith(FAILURES):
+                elif self._has_faults and data.startswith((b"E_PUB", b"E_MPUB", b"E_DPUB")):
                     self._note("%s", data)
                     publish = client.waiting.pop(0)
-                    topic = machine.broker.topics.get(publish.topic)
-                    self._rules.refusals.refuse(publish, topic, self.disk.files, is_alone=not client.waiting)
+                    self._rules.refusals.refuse(publish, client.waiting, self.disk.files)
                 else:
                     is_failure = data.startswith((b"E_FIN", b"E_REQ", b"E_TOUCH"))
                     is_failure |= self._has_faults and data.startswith(b"E_SUB_FAILED")

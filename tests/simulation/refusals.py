@@ -1,39 +1,32 @@
 """Publishes that a broker has refused since a disk failed: what may be delivered of them all the same.
 
 A channel that comes before the one that could not store a message gives it up, unless it has stored it on the disk
-already. So a message that is in no file when its publisher gets the error is lost, and must not be delivered. Of
-several messages that were put together, the first ones may have waited in a file of the topic, and be in the memory of
-one channel now.
+already. So a message that is in no file when its publisher gets the error is lost, and must not be delivered. The
+same holds for all publishes behind it on its connection, since nsqd reads no command after such an error. The first
+messages of an MPUB may be kept, as in nsqd.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
-from nsqkit.broker.core.topics import batch
 from tests.simulation.broken import conclude
 from tests.simulation.data_path import HEADER_LENGTH
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.topics.topic import Topic
     from tests.simulation.promises import Publish
-
-PART_COUNT_MIN: Final = 100
-"""Messages of all publishes that a world puts together, unless the parts of a batch are smaller."""
 
 
 @attrs.define(eq=False)
 class _Refused:
-    """A refused publish: its topic, the queues with one of its messages in a file, and others that delivered one."""
+    """A refused publish: its topic, and the queues with one of its messages in a file."""
 
     topic: bytes
     stored_in: set[str]
-    others_max: int
-    others: set[bytes] = attrs.field(factory=set)
 
 
 class Refusals:
@@ -42,30 +35,19 @@ class Refusals:
     def __init__(self) -> None:
         self._by_body: dict[bytes, _Refused] = {}
 
-    def refuse(self, publish: Publish, topic: Topic | None, files: Mapping[str, bytes], *, is_alone: bool) -> None:
-        """Record a refused publish, and where its messages are now.
-
-        Args:
-            publish: the publish.
-            topic: its topic.
-            files: of the disk.
-            is_alone: no other publish of its connection may have been put together with it.
-        """
-        is_alone = is_alone and len(publish.bodies) == 1
-        waits = topic is None or topic.paused or not topic.channels or len(topic.queue)
-        if not is_alone and (waits or batch.PART_COUNT_MAX < PART_COUNT_MIN):
-            return  # the first messages may be in the topic's memory, or in all channels
-        refused = _Refused(publish.topic, set(_queues_with(publish.bodies, files)), 0 if is_alone else 1)
-        self._by_body.update(dict.fromkeys(publish.bodies, refused))
+    def refuse(self, publish: Publish, behind: Iterable[Publish], files: Mapping[str, bytes]) -> None:
+        """Record a refused publish and those behind it on its connection, and where their messages are now."""
+        for refused in behind if len(publish.bodies) > 1 else (publish, *behind):
+            stored_in = set(_queues_with(refused.bodies, files))
+            self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
 
     def delivered(self, topic: bytes, channel: bytes, body: bytes) -> None:
         """Check a delivery."""
         refused = self._by_body.get(body)
-        if refused is None or {topic.decode(), f"{topic.decode()}:{channel.decode()}"} & refused.stored_in:
-            return
-        refused.others.add(channel)
-        is_allowed = len(refused.others) <= refused.others_max
-        conclude(2, is_allowed, f"{body!r} was refused, and delivered by {refused.others}, which had no file with it")
+        if refused is not None:
+            queues = {topic.decode(), f"{topic.decode()}:{channel.decode()}"}
+            is_stored = not queues.isdisjoint(refused.stored_in)
+            conclude(2, is_stored, f"{body!r} was refused, and is delivered to {channel!r}")
 
 
 def _queues_with(bodies: Iterable[bytes], files: Mapping[str, bytes]) -> Iterable[str]:

@@ -113,6 +113,19 @@ class DiscardBackend:
         """Drop messages."""
 
 
+class PartlyStored(OSError):
+    """Messages could not be stored: the error of the disk.
+
+    Attributes:
+        stored_count: how many of them, from the first on, are stored all the same.
+    """
+
+    def __init__(self, stored_count: int, error: OSError) -> None:
+        super().__init__(*error.args)
+        self.filename = error.filename
+        self.stored_count = stored_count
+
+
 class MessageQueue:
     """First in, first out, in memory and behind it.
 
@@ -146,16 +159,19 @@ class MessageQueue:
         """Add new messages at the end; return how many of them, from the first on, are in memory.
 
         Raises:
-            OSError: they could not be stored, or not all of them.
+            PartlyStored: not all of them could be stored.
         """
         room = 0 if self.backend else self._mem_queue_size + self.taken_at_once - len(self._memory)
         if len(frames) <= room:
             self._memory.extend(frames)
             return len(frames)
         room = max(room, 0)
-        in_backend = self.backend.put(frames[room:])  # first: if it fails, memory has none of them
         self._memory.extend(frames[:room])
-        return room + in_backend
+        had = len(self.backend)
+        try:
+            return room + self.backend.put(frames[room:])
+        except OSError as error:
+            raise PartlyStored(room + len(self.backend) - had, error) from error
 
     def undo_put(self, frames: Sequence[bytes]) -> int:
         """Remove those messages of the last ``put`` that are in memory; return how many."""
@@ -173,13 +189,10 @@ class MessageQueue:
         Returns:
             False if memory holds messages that ``put`` would have stored in the backend.
         """
-        had = len(self.backend)
         try:
             self.put(frames)
-        except OSError:
-            stored = len(self.backend) - had
-            room = 0 if had else max(self._mem_queue_size + self.taken_at_once - len(self._memory), 0)
-            self._memory.extend([*frames[:room], *frames[room + stored :]])
+        except PartlyStored as error:
+            self._memory.extend(frames[error.stored_count :])
             return False
         return True
 

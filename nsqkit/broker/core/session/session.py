@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.queue import PartlyStored
 from nsqkit.broker.core.session.authorization import Answer, Authorization
 from nsqkit.broker.core.session.command_log import logged
 from nsqkit.broker.core.session.command_rules import CommandRules, State, log_text, parse_word, text
@@ -363,7 +364,12 @@ class Session(Turns):
                 topic = self._topics.get(topic_name) or self._topics.get_or_create(topic_name)
                 topic.put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:
+            if verb == b"PUB" and isinstance(error, PartlyStored) and error.stored_count:
+                self._acknowledge(verb, topic_name, error.stored_count)  # each one is a command of its own
             raise _publish_failure(verb, error) from error
+        self._acknowledge(verb, topic_name, count)
+
+    def _acknowledge(self, verb: bytes, topic_name: bytes, count: int) -> None:
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + count
         group_commit = self._sessions.group_commit
         if group_commit is not None:  # the answer waits until the messages are on disk

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from nsqkit.broker.core.disk.queue import PartlyStored
+
 if TYPE_CHECKING:
     from nsqkit.broker.core.topics.registry import Topics
 
@@ -30,7 +32,11 @@ class Batch:
         self._count = 0
 
     def put_part(self, now_ns: int) -> bool:
-        """Put the next messages; return whether more are left. OSError: not all of them could be stored."""
+        """Put the next messages; return whether more are left.
+
+        Raises:
+            PartlyStored: not all messages of the batch could be stored.
+        """
         self._put(PART_COUNT_MAX, now_ns)
         return self._count < len(self._bodies)
 
@@ -41,5 +47,9 @@ class Batch:
 
     def _put(self, count: int, now_ns: int) -> None:
         bodies = self._bodies[self._count : self._count + count]
-        self._topics.get_or_create(self._topic_name).put(bodies, now_ns)
+        try:
+            self._topics.get_or_create(self._topic_name).put(bodies, now_ns)
+        except OSError as error:  # those of the topic, which was deleted, cannot be opened; or the disk fails
+            stored_count = error.stored_count if isinstance(error, PartlyStored) else 0
+            raise PartlyStored(self._count + stored_count, error) from error
         self._count += count

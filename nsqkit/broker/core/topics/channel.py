@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from nsqkit.broker.core.disk.queue import PartlyStored
 from nsqkit.broker.core.topics.deferred import Deferred
 from nsqkit.broker.core.topics.topology import PROXIMITIES
 from nsqkit.wire.messages import for_redelivery, id_of
@@ -110,11 +111,15 @@ class Channel:
         """Add new messages.
 
         Raises:
-            OSError: they could not be stored, or not all of them.
+            PartlyStored: not all of them could be stored.
         """
         self._changes.channels[self] = None
         self._make_room(len(frames))
-        self.queue.put(frames)
+        try:
+            self.queue.put(frames)
+        except PartlyStored as error:
+            self.message_count += error.stored_count
+            raise
         self.message_count += len(frames)
 
     def undo_put(self, frames: Sequence[bytes]) -> None:

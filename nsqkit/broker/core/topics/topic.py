@@ -10,9 +10,9 @@ A deferred message that waits here has no time yet: its delay starts when a chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from nsqkit.broker.core.disk.queue import PartlyStored
 from nsqkit.broker.core.topics.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.topics.latency import Latency
 from nsqkit.wire.messages import encode_messages, id_of
@@ -78,8 +78,10 @@ class Topic:
     def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
         """Publish messages, to be delivered after ``delay_ns``.
 
-        If a channel could not store all of them, an OSError is raised. Then the others do not have them either, unless
-        a channel has stored them on a disk that was full for the next one.
+        Raises:
+            PartlyStored: a channel could not store all of them. The channels have those that every channel could store,
+                and a message behind these only if it was written for a channel before the disk failed for the next one.
+            OSError: the deferred messages could not be stored.
         """
         self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
@@ -88,21 +90,32 @@ class Topic:
             frames = encode_messages(now_ns, ids, bodies, prefix)
         else:
             frames = _encode_runs(now_ns, runs, bodies)
-        if not self._flows:
-            self._put_waiting(frames, delay_ns)
-        else:
-            for number, channel in enumerate(self.channels.values()):
-                try:
-                    if delay_ns:
-                        channel.put_deferred(frames, now_ns + delay_ns)
-                    else:
-                        channel.put(frames)
-                except OSError:
-                    for earlier in islice(self.channels.values(), number):
-                        earlier.undo_put(frames)
-                    raise
-        self.message_count += len(bodies)
-        self.message_bytes += sum(map(len, bodies))
+        try:
+            if not self._flows:
+                self._put_waiting(frames, delay_ns)
+            elif delay_ns:
+                for channel in self.channels.values():
+                    channel.put_deferred(frames, now_ns + delay_ns)
+            else:
+                self._put(frames)
+        except OSError as error:
+            bodies = bodies[: error.stored_count] if isinstance(error, PartlyStored) else ()
+            raise
+        finally:
+            self.message_count += len(bodies)
+            self.message_bytes += sum(map(len, bodies))
+
+    def _put(self, frames: Sequence[bytes]) -> None:
+        failure, stored = None, frames
+        for channel in self.channels.values():
+            try:
+                channel.put(stored)
+            except PartlyStored as error:
+                failure, stored = error, stored[: error.stored_count]
+        if failure is not None:
+            for channel in self.channels.values():
+                channel.undo_put(frames[len(stored) :])
+            raise failure
 
     def _put_waiting(self, frames: Sequence[bytes], delay_ns: int) -> None:
         in_memory = max(self.queue.put(frames), min(self._delays_left, len(frames)))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.disk_queue import DiskQueue
-from nsqkit.broker.core.disk.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.broker.core.disk.queue import DiscardBackend, MemoryBackend, MessageQueue, PartlyStored
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
@@ -151,14 +151,21 @@ def test_put_fails_if_the_disk_takes_only_a_part_and_the_part_is_kept():
     assert take_all(queue) == messages(0, 1, 2, 3, 4)
 
 
-def test_memory_takes_no_message_of_a_put_that_the_disk_refuses():
+@pytest.mark.parametrize("mem_queue_size", [0, 1, 3, 4])
+@pytest.mark.parametrize("on_disk_count", [0, 1, 2])
+def test_put_that_fails_counts_the_first_messages_which_are_stored(mem_queue_size: int, on_disk_count: int):
     directory = MemoryFileStore()
-    queue = on_disk(3, directory)
+    queue = on_disk(mem_queue_size, directory)
     queue.put(messages(0))
-    directory.fail(errno.ENOSPC)
-    with pytest.raises(OSError, match="No space left"):
-        queue.put(messages(1, 2, 3))
-    assert take_all(queue) == messages(0)
+    space_for_positions = 20
+    directory.capacity = sum(map(len, directory.files.values())) + on_disk_count * 34 + space_for_positions
+    frames = messages(*range(1, 8))
+    with pytest.raises(PartlyStored, match="No space left") as caught:
+        queue.put(frames)
+    stored = max(mem_queue_size - 1, 0) + on_disk_count
+    assert caught.value.stored_count == stored
+    assert len(queue) == 1 + stored
+    assert take_all(queue) == [*messages(0), *frames[:stored]]
 
 
 @pytest.mark.parametrize(("mem_queue_size", "removed"), [(1, 0), (3, 2), (4, 3)])

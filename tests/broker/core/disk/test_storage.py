@@ -205,7 +205,7 @@ def test_memory_storage_keeps_messages_behind_the_limit():
 def test_the_last_write_decides_the_health(tmp_path):
     storage = make(tmp_path / "there")
     queue = storage.open_queue(b"t", ephemeral=False)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OSError, match="No such file or directory"):
         queue.put([FRAME] * 2)
     assert storage.health.startswith("NOK - No such file or directory: ")
     tmp_path.joinpath("there").mkdir()

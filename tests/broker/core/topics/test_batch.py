@@ -4,8 +4,11 @@ import errno
 
 import pytest
 
+from nsqkit.broker.core.disk.storage import DiskStorage
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.topics.batch import PART_COUNT_MAX, Batch
 from nsqkit.wire.commands import encode_multi_publish, encode_publish, encode_subscribe
+from tests.broker.core.disk.disks import MemoryFileStore
 from tests.pairs import DrivenBroker
 
 COUNT = 3 * PART_COUNT_MAX + 1
@@ -96,6 +99,22 @@ def test_full_disk_refuses_the_rest_of_a_batch(driven, monkeypatch):
     client.work()
     assert client.answers() == [b"E_MPUB_FAILED MPUB failed No space left on device"]
     assert depth(driven) == PART_COUNT_MAX
+
+
+@pytest.mark.parametrize("room", [0, 2, PART_COUNT_MAX, PART_COUNT_MAX + 3, 2 * PART_COUNT_MAX])
+def test_full_disk_refuses_one_pub_of_a_run_and_those_before_it_are_acknowledged(room: int):
+    """Otherwise the publisher would take the refusal for that of the first PUB, and send the others again."""
+    directory = MemoryFileStore()
+    options = BrokerOptions(mem_queue_size=room)
+    driven = DrivenBroker(storage=DiskStorage(directory, options), mem_queue_size=room)
+    driven.topic()
+    directory.fail(errno.ENOSPC)
+    client = driven.client()
+    client.feed(b"".join(encode_publish(b"t", b"%d" % number) for number in range(2 * PART_COUNT_MAX + 1)))
+    client.work()
+    assert client.answers() == [b"OK"] * room + [b"E_PUB_FAILED PUB failed No space left on device"]
+    assert depth(driven) == driven.topic().message_count == room
+    assert client.session.pub_counts == ({b"t": room} if room else {})
 
 
 def test_first_messages_of_a_batch_are_delivered_before_the_last_is_put(driven):

@@ -8,6 +8,7 @@ import pytest
 
 from nsqkit.broker.core.changes import Changes
 from nsqkit.broker.core.disk.guid import SEQUENCE_LENGTH
+from nsqkit.broker.core.disk.queue import PartlyStored
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.timers import Timers
@@ -344,6 +345,36 @@ def test_publish_that_one_channel_cannot_store_is_in_no_other(full: int):
     directory.recover()
     topic.put([b"2"], NOW_NS)
     assert [waiting(channel)[-1] for channel in channels] == [b"2"] * 3
+
+
+@pytest.mark.parametrize("other", [0, 3, 4, 9])
+@pytest.mark.parametrize("order", [1, -1])
+def test_channels_have_the_messages_that_all_of_them_could_store(order: int, other: int):
+    directory = MemoryFileStore()
+    topic = on_disk(directory, 10)
+    channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")][::order]
+    for channel, count in zip(channels, (5, other), strict=True):
+        channel.put([encode_message(NOW_NS, 0, b"%016d" % number, b"old") for number in range(count)])
+    directory.fail(errno.ENOSPC)
+    with pytest.raises(PartlyStored) as caught:
+        topic.put(numbers(7), NOW_NS)
+    stored = min(5, 10 - other)
+    assert caught.value.stored_count == stored
+    assert [waiting(channel)[count:] for channel, count in zip(channels, (5, other), strict=True)] == [
+        numbers(stored),
+        numbers(stored),
+    ]
+    assert [channel.message_count for channel in channels] == [5 + stored, other + stored]
+    assert (topic.message_count, topic.message_bytes) == (stored, stored)
+
+
+def test_topic_without_channels_keeps_the_messages_that_it_could_store():
+    directory = MemoryFileStore()
+    topic = on_disk(directory, 2)
+    directory.fail(errno.ENOSPC)
+    with pytest.raises(PartlyStored) as caught:
+        topic.put(numbers(7), NOW_NS)
+    assert caught.value.stored_count == topic.message_count == len(topic.queue) == 2
 
 
 def test_publish_is_in_the_channels_that_stored_it_before_the_disk_was_full():

@@ -300,7 +300,7 @@ class ConsumerCore:
             **attrs.asdict(self.counts),
             given_up=self.given_up_count,
             in_flight=flow.in_flight,
-            waiting=len(self.inbox),
+            waiting=sum(not message.is_answered for queue in self.queues for message in queue.copy()),
             max_in_flight=flow.max_in_flight,
             paused=flow.paused,
             starved=flow.is_starved,

@@ -111,9 +111,12 @@ class TestLanes:
                 tasks.start_soon(lambda: consumer.run(handle, key=lambda message: 0))
                 await peer.deliver(1, 2)
                 await settle()
+                waiting = [consumer.stats().waiting]
                 consumer.stop()
+                waiting.append(consumer.stats().waiting)
                 await settle()
                 may_end.set()
+        assert waiting == [1, 0]
 
     async def test_a_message_without_a_key_is_requeued(self, caplog):
         def key(message: Message) -> int:

@@ -16,7 +16,7 @@ import anyio
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError
-from tests.simulation.broken import Broken
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.driver.closing import Closing, visit
 from tests.simulation.driver.giving_up import Failure, GivingUp
 from tests.simulation.driver.grants import PERMANENT, REFUSALS
@@ -134,6 +134,8 @@ class ConsumerPlayer:
                 self._reach_at_leave(consumer)
                 if self._how.get("how") != "cancel":
                     consumer.stop()
+                    waiting = consumer.stats().waiting
+                    conclude(30, not waiting, f"{self.name} has stopped, and {waiting} messages wait for a handler")
                 elif not self._is_apart:
                     tasks.cancel_scope.cancel()
             if self._mode in {"iterate", "batches"}:  # the program answers, and takes its time

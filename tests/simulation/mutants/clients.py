@@ -57,6 +57,18 @@ MUTANTS: Final = (
         breaks=(27,),
     ),
     Mutant(
+        "a stop leaves the queues of keyed workers alone",
+        "after a stop, handlers begin messages that other consumers could have, and the stop lasts longer",
+        "consumer/core.py",
+        """        for queue in self.queues:
+            self._requeue_queue(queue)
+        for session""",
+        """        self._requeue_queue(self.inbox)
+        for session""",
+        size="driver",
+        breaks=(30,),
+    ),
+    Mutant(
         "a second stop with an earlier limit is ignored",
         "a program that is stopped once more, for a faster end, waits for its handlers as long as before",
         "consumer/core.py",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.consumer.consumer import Consumer
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
-from tests.simulation.driver.relisting import ANNOUNCE_MAX, unlisted
+from tests.simulation.driver.pace import pass_time
+from tests.simulation.driver.relisting import ANNOUNCE_MAX, REQUEST_MAX, unlisted
 
 if TYPE_CHECKING:
     from tests.simulation.driver.world import World
@@ -25,6 +26,7 @@ async def limit(world: World) -> None:
     """
     HOST.set("limited")
     world.note("── limiting")
+    await pass_time(REQUEST_MAX)  # an operator may delete a topic
     await world.until(28, ANNOUNCE_MAX, lambda: unlisted(world))
     consumer = Consumer(
         next(iter(world.history.channels)),

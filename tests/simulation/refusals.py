@@ -1,24 +1,28 @@
 """Publishes that a broker has refused since a disk failed: what may be delivered of them all the same.
 
-A channel that comes before the one that could not store a message gives it up, unless it has stored it on the disk
-already. So a message that is in no file when its publisher gets the error is lost, and must not be delivered. The
-same holds for all publishes behind it on its connection, since nsqd reads no command after such an error. The first
-messages of an MPUB may be kept, as in nsqd.
+A channel gives up a message that another one could not store, unless it has stored it on the disk already. So a message
+that is in no file when its publisher gets the error is lost, and must not be delivered. The same holds for all
+publishes behind it on its connection, since nsqd reads no command after such an error. Of a large MPUB, the parts that
+were put before are kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from nsqkit.broker.core.topics import batch
 from tests.simulation.broken import conclude
 from tests.simulation.data_path import HEADER_LENGTH
 
 if TYPE_CHECKING:
     from tests.simulation.promises import Publish
+
+PART_COUNT_MIN: Final = 100
+"""Messages of all publishes that a world puts together, unless the parts of a batch are smaller."""
 
 
 @attrs.define(eq=False)
@@ -37,7 +41,8 @@ class Refusals:
 
     def refuse(self, publish: Publish, behind: Iterable[Publish], files: Mapping[str, bytes]) -> None:
         """Record a refused publish and those behind it on its connection, and where their messages are now."""
-        for refused in behind if len(publish.bodies) > 1 else (publish, *behind):
+        has_parts = len(publish.bodies) > 1 and batch.PART_COUNT_MAX < PART_COUNT_MIN
+        for refused in behind if has_parts else (publish, *behind):
             stored_in = set(_queues_with(refused.bodies, files))
             self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
 

@@ -117,7 +117,7 @@ class PartlyStored(OSError):
     """Messages could not be stored: the error of the disk.
 
     Attributes:
-        stored_count: how many of them, from the first on, are stored all the same.
+        stored_count: how many of them, from the first on, are stored, and are kept.
     """
 
     def __init__(self, stored_count: int, error: OSError) -> None:

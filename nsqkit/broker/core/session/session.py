@@ -362,7 +362,7 @@ class Session(Turns):
                 self._put_part(command)
             else:
                 topic = self._topics.get(topic_name) or self._topics.get_or_create(topic_name)
-                topic.put(command.bodies, self._now_ns, delay_ns=delay_ns)
+                topic.put(command.bodies, self._now_ns, delay_ns=delay_ns, one_by_one=verb == b"PUB")
         except OSError as error:
             if verb == b"PUB" and isinstance(error, PartlyStored) and error.stored_count:
                 self._acknowledge(verb, topic_name, error.stored_count)  # each one is a command of its own
@@ -379,7 +379,9 @@ class Session(Turns):
         self._sessions.to_write[self] = None
 
     def _put_part(self, command: Command) -> None:
-        batch, self._batch = self._batch or Batch(self._topics, command.params[0], command.bodies), None
+        batch, self._batch = self._batch, None
+        if batch is None:
+            batch = Batch(self._topics, command.params[0], command.bodies, one_by_one=command.verb == b"PUB")
         if batch.put_part(self._now_ns):
             self._batch = batch
             raise Unfinished

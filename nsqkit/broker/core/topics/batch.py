@@ -21,14 +21,22 @@ PART_COUNT_MAX: Final = 5000
 
 
 class Batch:
-    """The messages of one batch for a topic, which is created again if it is deleted meanwhile."""
+    """The messages of one batch for a topic, which is created again if it is deleted meanwhile.
 
-    __slots__ = ("_bodies", "_count", "_topic_name", "_topics")
+    Args:
+        topics: the broker's.
+        topic_name: of the topic.
+        bodies: of the messages.
+        one_by_one: as for ``Topic.put``.
+    """
 
-    def __init__(self, topics: Topics, topic_name: bytes, bodies: Sequence[bytes]) -> None:
+    __slots__ = ("_bodies", "_count", "_one_by_one", "_topic_name", "_topics")
+
+    def __init__(self, topics: Topics, topic_name: bytes, bodies: Sequence[bytes], *, one_by_one: bool = False) -> None:
         self._topics = topics
         self._topic_name = topic_name
         self._bodies = bodies
+        self._one_by_one = one_by_one
         self._count = 0
 
     def put_part(self, now_ns: int) -> bool:
@@ -48,7 +56,7 @@ class Batch:
     def _put(self, count: int, now_ns: int) -> None:
         bodies = self._bodies[self._count : self._count + count]
         try:
-            self._topics.get_or_create(self._topic_name).put(bodies, now_ns)
+            self._topics.get_or_create(self._topic_name).put(bodies, now_ns, one_by_one=self._one_by_one)
         except OSError as error:  # those of the topic, which was deleted, cannot be opened; or the disk fails
             stored_count = error.stored_count if isinstance(error, PartlyStored) else 0
             raise PartlyStored(self._count + stored_count, error) from error

@@ -75,12 +75,18 @@ class Topic:
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
-    def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
-        """Publish messages, to be delivered after ``delay_ns``.
+    def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0, one_by_one: bool = False) -> None:
+        """Publish messages.
+
+        Args:
+            bodies: of the messages.
+            now_ns: the time.
+            delay_ns: they are delivered after this time.
+            one_by_one: if not all of them can be stored, the first ones that every channel could store are kept.
 
         Raises:
-            PartlyStored: a channel could not store all of them. The channels have those that every channel could store,
-                and a message behind these only if it was written for a channel before the disk failed for the next one.
+            PartlyStored: a channel could not store all of them. The others that are not kept are in a channel only if
+                they were written to its files before the disk failed.
             OSError: the deferred messages could not be stored.
         """
         self._changes.published_ns = now_ns
@@ -92,12 +98,12 @@ class Topic:
             frames = _encode_runs(now_ns, runs, bodies)
         try:
             if not self._flows:
-                self._put_waiting(frames, delay_ns)
+                self._put_waiting(frames, delay_ns, one_by_one)
             elif delay_ns:
                 for channel in self.channels.values():
                     channel.put_deferred(frames, now_ns + delay_ns)
             else:
-                self._put(frames)
+                self._put(frames, one_by_one)
         except OSError as error:
             bodies = bodies[: error.stored_count] if isinstance(error, PartlyStored) else ()
             raise
@@ -105,7 +111,7 @@ class Topic:
             self.message_count += len(bodies)
             self.message_bytes += sum(map(len, bodies))
 
-    def _put(self, frames: Sequence[bytes]) -> None:
+    def _put(self, frames: Sequence[bytes], one_by_one: bool) -> None:
         failure, stored = None, frames
         for channel in self.channels.values():
             try:
@@ -113,12 +119,19 @@ class Topic:
             except PartlyStored as error:
                 failure, stored = error, stored[: error.stored_count]
         if failure is not None:
+            kept_count = len(stored) if one_by_one else 0
             for channel in self.channels.values():
-                channel.undo_put(frames[len(stored) :])
-            raise failure
+                channel.undo_put(frames[kept_count:])
+            raise PartlyStored(kept_count, failure) from failure
 
-    def _put_waiting(self, frames: Sequence[bytes], delay_ns: int) -> None:
-        in_memory = max(self.queue.put(frames), min(self._delays_left, len(frames)))
+    def _put_waiting(self, frames: Sequence[bytes], delay_ns: int, one_by_one: bool) -> None:
+        try:
+            in_memory = max(self.queue.put(frames), min(self._delays_left, len(frames)))
+        except PartlyStored as error:
+            if one_by_one:
+                raise
+            self.queue.undo_put(frames)
+            raise PartlyStored(0, error) from error
         self._delays_left = max(self._delays_left - len(frames), 0)
         if delay_ns:
             # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.

@@ -115,6 +115,10 @@ def test_full_disk_refuses_one_pub_of_a_run_and_those_before_it_are_acknowledged
     assert client.answers() == [b"OK"] * room + [b"E_PUB_FAILED PUB failed No space left on device"]
     assert depth(driven) == driven.topic().message_count == room
     assert client.session.pub_counts == ({b"t": room} if room else {})
+    other = driven.client()
+    other.feed(encode_multi_publish(b"t", [b"x"] * PART_COUNT_MAX))
+    assert other.answers() == [b"E_MPUB_FAILED MPUB failed No space left on device"]
+    assert depth(driven) == room, "of an MPUB nothing is kept, if it is not too large for one part"
 
 
 def test_first_messages_of_a_batch_are_delivered_before_the_last_is_put(driven):

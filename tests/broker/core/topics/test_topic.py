@@ -347,9 +347,10 @@ def test_publish_that_one_channel_cannot_store_is_in_no_other(full: int):
     assert [waiting(channel)[-1] for channel in channels] == [b"2"] * 3
 
 
+@pytest.mark.parametrize("one_by_one", [True, False])
 @pytest.mark.parametrize("other", [0, 3, 4, 9])
 @pytest.mark.parametrize("order", [1, -1])
-def test_channels_have_the_messages_that_all_of_them_could_store(order: int, other: int):
+def test_channels_keep_the_messages_that_all_of_them_could_store_or_none(order: int, other: int, one_by_one: bool):
     directory = MemoryFileStore()
     topic = on_disk(directory, 10)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")][::order]
@@ -357,8 +358,8 @@ def test_channels_have_the_messages_that_all_of_them_could_store(order: int, oth
         channel.put([encode_message(NOW_NS, 0, b"%016d" % number, b"old") for number in range(count)])
     directory.fail(errno.ENOSPC)
     with pytest.raises(PartlyStored) as caught:
-        topic.put(numbers(7), NOW_NS)
-    stored = min(5, 10 - other)
+        topic.put(numbers(7), NOW_NS, one_by_one=one_by_one)
+    stored = min(5, 10 - other) if one_by_one else 0
     assert caught.value.stored_count == stored
     assert [waiting(channel)[count:] for channel, count in zip(channels, (5, other), strict=True)] == [
         numbers(stored),
@@ -368,13 +369,14 @@ def test_channels_have_the_messages_that_all_of_them_could_store(order: int, oth
     assert (topic.message_count, topic.message_bytes) == (stored, stored)
 
 
-def test_topic_without_channels_keeps_the_messages_that_it_could_store():
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_topic_without_channels_keeps_the_messages_that_it_could_store_or_none(one_by_one: bool):
     directory = MemoryFileStore()
     topic = on_disk(directory, 2)
     directory.fail(errno.ENOSPC)
     with pytest.raises(PartlyStored) as caught:
-        topic.put(numbers(7), NOW_NS)
-    assert caught.value.stored_count == topic.message_count == len(topic.queue) == 2
+        topic.put(numbers(7), NOW_NS, one_by_one=one_by_one)
+    assert caught.value.stored_count == topic.message_count == len(topic.queue) == 2 * one_by_one
 
 
 def test_publish_is_in_the_channels_that_stored_it_before_the_disk_was_full():

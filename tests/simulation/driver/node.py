@@ -326,8 +326,11 @@ class Broker:
         return [f"{each} in {self.name}" for each in left]
 
     def held(self, topic: str, channel: str) -> int:
-        """Return the number of messages of a channel that are in flight, without those that a scan will take back."""
-        if self.nsqd is None:
+        """Return the number of messages of a channel that are in flight, without those that a scan will take back.
+
+        A broker that stops takes back none.
+        """
+        if self.nsqd is None or not self.nsqd.is_running:
             return 0
         found = self.nsqd.broker.topics.get(topic.encode())
         held = None if found is None else found.channels.get(channel.encode())

@@ -72,6 +72,7 @@ class Publisher:
 
     Attributes:
         running: the calls that have not ended, each with the scope that cancels it.
+        waiting_count: steps whose calls have not begun.
     """
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
@@ -80,6 +81,7 @@ class Publisher:
         self.nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
         self.options = {key: value for key, value in options.items() if key not in {"kind", "nodes"}}
         self.running: dict[Publish, anyio.CancelScope] = {}
+        self.waiting_count = 0
         self.is_running = False
         self._serial = 0
         self._leave = anyio.Event()

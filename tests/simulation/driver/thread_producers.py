@@ -138,6 +138,7 @@ class ThreadProducerPlayer(ProducerPlayer):
 
     def _publish(self, step: Step) -> None:
         self._steps[step.values.get("thread", 0)].append(step)
+        self.waiting_count += 1
         self._arrived.set()
 
     async def _next(self, steps: deque[Step]) -> Step | None:
@@ -153,6 +154,7 @@ class ThreadProducerPlayer(ProducerPlayer):
         async def wait() -> None:
             await result
 
+        self.waiting_count -= 1
         self.world.history.begin(publish)
         self.world.note("%s: %s %s to %s", self.name, step.values["how"], publish.names, publish.topic)
         self._start(publish, wait, step)

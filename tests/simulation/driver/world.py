@@ -362,7 +362,8 @@ class World:
 
     def _unanswered(self) -> list[str]:
         publishers = [each for each in self.players.values() if isinstance(each, ProducerPlayer | HTTPPlayer)]
-        lines = [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
+        lines = [f"{each.name} has publishes that have not begun" for each in publishers if each.waiting_count]
+        lines += [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
         raws = [each for each in self.players.values() if isinstance(each, RawPlayer)]
         return lines + [line for raw in raws for line in raw.unanswered()]
 

@@ -302,6 +302,17 @@ MUTANTS: Final = (
         breaks=(26,),
     ),
     Mutant(
+        "fsync: a missing file of messages that are held elsewhere is tried again for ever",
+        "the depth stays, and the broker syncs without an end after an operator removed a file (found by a world)",
+        "broker/core/disk/durable_queue.py",
+        "                self._add_next([], PASSED_MAX)\n",
+        """                self._next_frames(PASSED_MAX)
+                self._leave_complete_file()
+""",
+        plan="removed-file-of-deferred-messages",
+        breaks=(26,),
+    ),
+    Mutant(
         "names that could not be written wait for the next change",
         "topics and channels that were created while the disk failed are gone after a kill",
         "broker/persistence.py",

@@ -29,7 +29,7 @@ from nsqkit.broker.core.disk import positions
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import File, FileStore
 from nsqkit.broker.core.disk.positions import Position
-from nsqkit.broker.core.disk.read_ahead import ReadAhead
+from nsqkit.broker.core.disk.read_ahead import ReadAhead, UnreadableError
 from nsqkit.broker.core.disk.records import record_size, to_records
 from nsqkit.broker.core.disk.recovery import Recovery, cut_off_rest, first_left_file, rename_bad, size_of
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
@@ -37,10 +37,6 @@ from nsqkit.broker.core.options import BrokerOptions
 
 UNSYNCED_FILES_MAX: Final = 16
 """Files of one queue that are full, not synced, and still open."""
-
-
-class UnreadableError(Exception):
-    """There is no valid message at the position to read."""
 
 
 class DiskQueue:
@@ -260,11 +256,7 @@ class DiskQueue:
         frames: list[bytes] = []
         try:
             while len(frames) < count and self._read < self._write:
-                try:
-                    frames += self._next_frames(count - len(frames))
-                    self._leave_complete_file()
-                except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
-                    self._skip_file(error)
+                self._add_next(frames, count - len(frames))
         except OSError:
             if not frames:
                 raise
@@ -272,6 +264,14 @@ class DiskQueue:
         if frames:
             self._count(len(frames))
         return frames
+
+    def _add_next(self, frames: list[bytes], count: int) -> None:
+        """Add up to ``count`` frames of one file, or skip the file if it cannot be read."""
+        try:
+            frames += self._next_frames(count)
+            self._leave_complete_file()
+        except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
+            self._skip_file(error)
 
     def _next_frames(self, count: int) -> list[bytes]:
         """Return the next frames, at least one unless the end of the file has been reached."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from nsqkit.broker.core.disk.disk_queue import DiskQueue, UnreadableError
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.queue import MessageQueue
@@ -151,10 +151,10 @@ class DurableQueue(DiskQueue):
         if not self._has_finished_alone:
             return False
         before = self._taken
-        with suppress(OSError, UnreadableError):  # ``take`` will deal with it
+        with suppress(OSError):  # the next sync tries again
             while self._taken < before + PASSED_MAX and self._read < self._write:
-                self._next_frames(PASSED_MAX)  # of one file
-                self._leave_complete_file()
+                self._add_next([], PASSED_MAX)
+        self._correct_depth()
         return self._taken > before
 
     def messages(self) -> list[bytes]:
@@ -267,10 +267,8 @@ class DurableQueue(DiskQueue):
         """
         frames: list[bytes] = []
         if self._depth <= PASSED_MAX:
-            with suppress(UnreadableError):
-                while self._has_finished_aside and self._read < self._write:
-                    frames += self._next_frames(PASSED_MAX)  # of one file
-                    self._leave_complete_file()
+            while self._has_finished_aside and self._read < self._write:
+                self._add_next(frames, PASSED_MAX)
         return frames
 
     def leave(self) -> None:

@@ -11,6 +11,10 @@ from nsqkit.broker.core.disk.records import LENGTH_SIZE, from_records, record_en
 from nsqkit.broker.core.disk.recovery import READ_SIZE
 
 
+class UnreadableError(Exception):
+    """There is no valid message at the position to read."""
+
+
 class ReadAhead:
     """Reads one file after another.
 

@@ -106,6 +106,48 @@ def test_finished_message_put_aside_that_cannot_be_read_now_is_dropped_by_the_ne
     assert numbers(DurableQueue(store.kill(), "t", LIMITS, new_state()).take(10)) == []
 
 
+def spoil(store: MemoryFileStore, name: str, how: str) -> None:
+    """Remove a file, or write over its first record."""
+    if how == "removed":
+        store.remove(name)
+    else:
+        file = store.open(name)
+        file.write_at(0, b"\xff" * 20)
+        file.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_finished_message_put_aside_whose_file_cannot_be_read_is_dropped_by_the_next_sync(how):
+    store = MemoryFileStore()
+    queue = DurableQueue(store, "t", LIMITS, new_state())
+    queue.put_aside([frame(n) for n in range(10)])
+    spoil(store, "t.diskqueue.000000.dat", how)
+    queue.finish([frame(n)[ID] for n in range(10)])
+    settle(queue)
+    settle(queue)
+    assert not queue.needs_sync
+    assert len(queue) == 0
+    queue.put([frame(10)])
+    assert numbers(queue.take(10)) == [10]
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_close_writes_the_held_messages_if_a_file_of_messages_put_aside_cannot_be_read(how):
+    store = MemoryFileStore()
+    queue = KeptQueue(DurableQueue(store, "t", LIMITS, new_state()))
+    queue.put([frame(n) for n in range(10)])
+    held = queue.take(10, 1 << 20)
+    begun = sorted(store.files)
+    queue.put_aside([frame(n) for n in range(10, 20)])
+    queue.put([frame(20)])
+    name = next(name for name in sorted(store.files) if name not in begun)
+    spoil(store, name, how)
+    queue.finish([frame(n) for n in range(10, 20)])
+    queue.close(held)
+    again = KeptQueue(DurableQueue(store.kill(), "t", LIMITS, new_state()))
+    assert sorted(numbers(again.take(30, 1 << 20))) == [*range(10), 20]
+
+
 def test_messages_that_a_start_could_not_count_are_found_beside_one_put_aside():
     store = MemoryFileStore()
     queue = DurableQueue(store, "t", LIMITS, new_state())

@@ -140,9 +140,11 @@ class PartitionPlayer:
         self._world.threads.lasting.pop(self.name, None)
 
     def unreturned(self) -> list[str]:
-        """Return a line for each message that was finished, and is not among the rows yet."""
+        """Return a line for each message that was finished, and for slots, that are not among the rows yet."""
         if self._way == "rows":
             return [f"{self.name} has {row} to return" for row in (*self._finishing, *self._kept)]
+        if self._slots is not None and self._attempts is not None:  # another attempt of the batch has not ended
+            return [f"{self.name} has {self._slots} to return"]
         return [f"{self.name} has finished {key} without a row" for key in self._finished - self._row_counts.keys()]
 
     # ---- attempts ------------------------------------------------------------------------------------------------

@@ -877,6 +877,34 @@ class TestCtrlC:
         assert [line for line in lines if not line.startswith(b"REQ")] == [b"RDY 0", b"CLS"]
         assert {*lines} >= {req(1), req(2)}
 
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_second_stop_signal_cancels_the_handlers_of_a_consumer_that_stops(self, backend):
+        lines: list[bytes] = []
+
+        async def main() -> None:
+            bench = Bench([ADDRESS], stop_signals=[signal.SIGTERM], close_timeout=3600)
+            async with anyio.create_task_group() as tasks, bench.consumer as consumer:
+                peer = await bench.subscribe(1)
+
+                async def be_the_broker() -> None:
+                    await peer.deliver(1)
+                    while lines[-2:] != [b"CLS", req(1)]:
+                        lines.append(await peer.line())
+                        if lines[-1] == b"CLS":
+                            signal.raise_signal(signal.SIGTERM)
+                    await peer.dismiss()
+                    await peer.close()
+
+                async def handle(message: Message) -> None:
+                    signal.raise_signal(signal.SIGTERM)
+                    await anyio.sleep_forever()
+
+                tasks.start_soon(be_the_broker)
+                await consumer.run(handle)
+
+        anyio.run(main, backend=backend)
+        assert lines == [b"RDY 0", b"CLS", req(1)]
+
 
 # ---- closing from within ---------------------------------------------------------------------------------------
 

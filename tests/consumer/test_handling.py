@@ -420,6 +420,21 @@ class TestTime:
             assert await peer.line() == fin(1)
             tasks.cancel_scope.cancel()
 
+    @pytest.mark.parametrize("auto_touch", [False, True])
+    async def test_waiting_messages_are_touched_before_the_next_handler_if_one_blocks_the_event_loop(self, auto_touch):
+        lines: list[bytes] = []
+        async with timed(write_timeout=300) as (consumer, peer, clock), anyio.create_task_group() as tasks:
+
+            def handle(message: Message) -> None:
+                clock.advance(40)
+
+            tasks.start_soon(lambda: consumer.run(handle, auto_touch=auto_touch))
+            await peer.deliver(1, 2)
+            while fin(2) not in lines:
+                lines.append(await peer.line())
+            assert b"TOUCH " + message_id(2) in lines
+            tasks.cancel_scope.cancel()
+
     async def test_auto_touch_ends_at_nsqds_maximum(self):
         bench = Bench([ADDRESS], read_timeout=300, close_timeout=0)
 

@@ -73,7 +73,7 @@ def test_name_is_valid_if_it_matches_the_expression_of_nsqd(name: bytes) -> None
         (b"\x00\x01\x1f\x7f", r'"\x00\x01\x1f\x7f"'),
         (b"a b", '"a b"'),
         ("caf\u00e9".encode(), '"caf\u00e9"'),
-        ("\u00a0\u00ad\u0085".encode(), r'"\u00a0\u00ad\u0085"'),
+        ("\u00a0\u00ad\u0085\u0080".encode(), r'"\u00a0\u00ad\u0085\u0080"'),
         ("\u2028\ufeff\ue000".encode(), r'"\u2028\ufeff\ue000"'),
         ("\U0001f600".encode(), '"\U0001f600"'),
         ("\U000e0001\U0010ffff".encode(), r'"\U000e0001\U0010ffff"'),

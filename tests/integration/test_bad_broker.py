@@ -7,7 +7,7 @@ last error is in ``Consumer.unconnected``, and is the cause of the errors that p
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from struct import pack
 from typing import Any
 
@@ -174,31 +174,32 @@ async def test_message_before_the_subscription():
 
 @pytest.mark.parametrize("greeted", [False, True])
 async def test_broker_that_never_answers_a_consumer(greeted: bool):
-    async with consuming(dial_timeout=0.1) as (consumer, broker):
+    clock = ManualClock()
+    async with consuming(dial_timeout=1, clock=clock) as (consumer, broker):
         peer = await broker.accept()
         if greeted:
             await peer.handshake()  # but not the subscription
+        await settle()
+        clock.advance(1)
         assert isinstance(await why(consumer), ConnectTimeout)
         await peer.close()
+        clock.advance(1)
         await check_consumes(consumer, broker)
 
 
 async def test_broker_that_sends_a_byte_at_a_time_and_never_all():
-    async with consuming(dial_timeout=0.1) as (consumer, broker), anyio.create_task_group() as tasks:
-        peer, over = await broker.accept(), anyio.Event()
-
-        async def trickle() -> None:
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await peer.send(b"\0\0\xff\xff")
-                while not over.is_set():
-                    with anyio.move_on_after(0.01):
-                        await over.wait()
-                    await peer.send(b"\0")
-
-        tasks.start_soon(trickle)
+    clock = ManualClock()
+    async with consuming(dial_timeout=1, clock=clock) as (consumer, broker):
+        peer = await broker.accept()
+        await peer.send(b"\0\0\xff\xff")
+        for _ in range(10):
+            await settle()
+            assert consumer.unconnected == {ADDRESS: None}
+            clock.advance(0.1)
+            await peer.send(b"\0")
         assert isinstance(await why(consumer), ConnectTimeout)
-        over.set()
         await peer.close()
+        clock.advance(1)
         await check_consumes(consumer, broker)
 
 
@@ -267,13 +268,24 @@ async def test_nothing_is_sent_to_a_broker_without_tls_after_identify():
 
 
 async def test_broker_that_refuses_connections():
-    async with producing(connect_timeout=0.1) as (producer, broker):
+    clock = ManualClock()
+    async with producing(connect_timeout=1, clock=clock) as (producer, broker):
         broker.refusal = ConnectionRefusedError("no listener")
-        with pytest.raises(NotConnected) as caught:
-            await producer.publish(TOPIC, b"x")
+
+        async def advance() -> None:
+            for _ in range(10):
+                await settle()
+                clock.advance(0.1)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(advance)
+            with pytest.raises(NotConnected) as caught:
+                await producer.publish(TOPIC, b"x")
         assert "no listener" in str(caught.value.__cause__)
         assert broker.dial_count > 1
+        await settle()
         broker.refusal = None
+        clock.advance(1)
         await check_publishes(producer, broker)
 
 

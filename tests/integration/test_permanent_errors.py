@@ -18,6 +18,7 @@ from anyio.abc import ByteStream
 from nsqkit import BlockingConsumer, BlockingProducer, Consumer, Message, Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.clock import ManualClock
 from nsqkit.errors import (
     AuthFailed,
     BadBody,
@@ -34,6 +35,7 @@ from nsqkit.transport.tcp import listen
 from tests.answering import answering, http_answer, unused_address
 from tests.certificates import HOST, write_files
 from tests.integration.stage import until
+from tests.peers import settle
 
 pytestmark = pytest.mark.anyio
 
@@ -350,9 +352,18 @@ async def test_producer_continues_with_accepting_nsqds(nsqd: NsqdServer):
 @pytest.mark.parametrize(("refusal", "kind"), OF_PRODUCERS.items(), indirect=["refusal"])
 async def test_publish_timeout_names_the_cause_without_the_option(refusal, kind: type[NSQError]):
     address, options = refusal
-    async with Producer(address, connect_timeout=0.3, **options, **DIALLING) as producer:
-        with pytest.raises(NotConnected) as caught:
-            await producer.publish("t", b"x")
+    clock = ManualClock()
+    async with Producer(address, connect_timeout=0.3, clock=clock, **options, **DIALLING) as producer:
+        await until(lambda: producer.stats().nsqds[0].error)
+
+        async def advance() -> None:
+            await settle()
+            clock.advance(0.3)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(advance)
+            with pytest.raises(NotConnected) as caught:
+                await producer.publish("t", b"x")
         assert isinstance(caught.value.__cause__, kind)
         assert str(caught.value) == (
             f"no connection to {address} within 0.3 seconds: {address}: {caught.value.__cause__}"

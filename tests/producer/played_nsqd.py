@@ -20,7 +20,7 @@ class PlayedNsqd:
     Attributes:
         address: where it listens.
         answers: while it is set, publishes are answered; those received meanwhile never are.
-        reads: while it is set, it reads.
+        reads: while it is not set, it reads once, and does not answer.
         received: all bytes of all connections.
     """
 
@@ -51,9 +51,9 @@ class PlayedNsqd:
         connection.sendall(encode_response(b"{}"))
         while data := connection.recv(1 << 20):
             self.received += data
+            self.reads.wait(WAIT_LIMIT)
             if self.answers.is_set():
                 connection.sendall(OK * len(re.findall(rb"M?PUB ", data)))
-            self.reads.wait(WAIT_LIMIT)
         connection.shutdown(socket.SHUT_RDWR)
 
     @property

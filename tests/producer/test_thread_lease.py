@@ -443,8 +443,7 @@ def test_more_bytes_than_the_kernel_takes_are_sent(nsqd, monkeypatch):
 
 def test_bytes_that_the_broker_does_not_read_are_sent_later(producer, played):
     played.reads.clear()
-    alone(producer, 1)
-    publishing = start(producer.multi_publish, "t", [bytes(1_000_000)] * 4)
+    publishing = start(producer.multi_publish, "t", [bytes(1_000_000)] * 5)
     until(lambda: not is_leased(producer))
     played.reads.set()
     publishing.result(WAIT_LIMIT)

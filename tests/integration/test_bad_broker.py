@@ -37,6 +37,7 @@ from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, enco
 from nsqkit.wire.messages import encode_message
 from tests.integration.stage import CHANNEL, TOPIC, bodies_of, take, until
 from tests.peers import ADDRESS, Peer, ScriptedBroker, body_of, message_id, settle
+from tests.producer.stage import advancing
 
 pytestmark = pytest.mark.anyio
 
@@ -193,10 +194,10 @@ async def test_broker_that_sends_a_byte_at_a_time_and_never_all():
         peer = await broker.accept()
         await peer.send(b"\0\0\xff\xff")
         for _ in range(10):
+            await peer.send(b"\0")
             await settle()
             assert consumer.unconnected == {ADDRESS: None}
             clock.advance(0.1)
-            await peer.send(b"\0")
         assert isinstance(await why(consumer), ConnectTimeout)
         await peer.close()
         clock.advance(1)
@@ -271,14 +272,9 @@ async def test_broker_that_refuses_connections():
     clock = ManualClock()
     async with producing(connect_timeout=1, clock=clock) as (producer, broker):
         broker.refusal = ConnectionRefusedError("no listener")
-
-        async def advance() -> None:
-            for _ in range(10):
-                await settle()
-                clock.advance(0.1)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(advance)
+        await settle()
+        clock.advance(1)
+        async with advancing(clock, 1):
             with pytest.raises(NotConnected) as caught:
                 await producer.publish(TOPIC, b"x")
         assert "no listener" in str(caught.value.__cause__)

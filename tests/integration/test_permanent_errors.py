@@ -35,7 +35,7 @@ from nsqkit.transport.tcp import listen
 from tests.answering import answering, http_answer, unused_address
 from tests.certificates import HOST, write_files
 from tests.integration.stage import until
-from tests.peers import settle
+from tests.producer.stage import advancing
 
 pytestmark = pytest.mark.anyio
 
@@ -355,13 +355,7 @@ async def test_publish_timeout_names_the_cause_without_the_option(refusal, kind:
     clock = ManualClock()
     async with Producer(address, connect_timeout=0.3, clock=clock, **options, **DIALLING) as producer:
         await until(lambda: producer.stats().nsqds[0].error)
-
-        async def advance() -> None:
-            await settle()
-            clock.advance(0.3)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(advance)
+        async with advancing(clock, 0.3):
             with pytest.raises(NotConnected) as caught:
                 await producer.publish("t", b"x")
         assert isinstance(caught.value.__cause__, kind)

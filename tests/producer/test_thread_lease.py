@@ -446,6 +446,7 @@ def test_bytes_that_the_broker_does_not_read_are_sent_later(producer, played):
     publishing = start(producer.multi_publish, "t", [bytes(1_000_000)] * 5)
     until(lambda: not is_leased(producer))
     played.reads.set()
+    until(lambda: len(played.received) > 5_000_000)
     publishing.result(WAIT_LIMIT)
     alone(producer)
     assert has_lease(producer)

@@ -302,12 +302,28 @@ MUTANTS: Final = (
         breaks=(26,),
     ),
     Mutant(
+        "the last message before a missing file leaves a position in an empty file behind it",
+        "/stats shows a message that does not exist, until the next one is delivered (found by a world)",
+        "broker/core/disk/disk_queue.py",
+        """            except (FileNotFoundError, IsADirectoryError) as error:
+                self._skip_file(error)
+            else:
+""",
+        """            except (FileNotFoundError, IsADirectoryError) as error:
+                self._skip_file(error)
+                break
+            else:
+""",
+        plan="missing-file-before-a-torn-one",
+        breaks=(1,),
+    ),
+    Mutant(
         "fsync: a missing file of messages that are held elsewhere is tried again for ever",
         "the depth stays, and the broker syncs without an end after an operator removed a file (found by a world)",
         "broker/core/disk/durable_queue.py",
         "                self._add_next([], PASSED_MAX)\n",
         """                self._next_frames(PASSED_MAX)
-                self._leave_complete_file()
+                self._leave_complete_files()
 """,
         plan="removed-file-of-deferred-messages",
         breaks=(26,),

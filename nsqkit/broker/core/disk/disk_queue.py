@@ -29,7 +29,7 @@ from nsqkit.broker.core.disk import positions
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import File, FileStore
 from nsqkit.broker.core.disk.positions import Position
-from nsqkit.broker.core.disk.read_ahead import ReadAhead, UnreadableError
+from nsqkit.broker.core.disk.read_ahead import ReadAhead, UnreadableError, read_between
 from nsqkit.broker.core.disk.records import record_size, to_records
 from nsqkit.broker.core.disk.recovery import Recovery, cut_off_rest, first_left_file, rename_bad, size_of
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
@@ -269,9 +269,9 @@ class DiskQueue:
         """Add up to ``count`` frames of one file, or skip the file if it cannot be read."""
         try:
             frames += self._next_frames(count)
-            self._leave_complete_file()
         except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
             self._skip_file(error)
+        self._leave_complete_files()
 
     def _next_frames(self, count: int) -> list[bytes]:
         """Return the next frames, at least one unless the end of the file has been reached."""
@@ -290,11 +290,17 @@ class DiskQueue:
             self._ahead.open(self._file_name(self._read.file))
         return self._write.offset if self._read.file == self._write.file else self._ahead.size
 
-    def _leave_complete_file(self) -> None:
-        """Go to the next file when a complete one has been read; the next sync removes that."""
-        while self._read.file < self._write.file and self._read.offset >= self._end_of_read_file():
-            self._go_to_file(self._read.file + 1)
-            self._request_sync()
+    def _leave_complete_files(self) -> None:
+        """Go to the next file that has more to read; the next sync removes those before it."""
+        while self._read.file < self._write.file:
+            try:
+                if self._read.offset < self._end_of_read_file():
+                    break
+            except (FileNotFoundError, IsADirectoryError) as error:
+                self._skip_file(error)
+            else:
+                self._go_to_file(self._read.file + 1)
+                self._request_sync()
 
     def _go_to_file(self, number: int) -> None:
         self._ahead.close()
@@ -302,21 +308,9 @@ class DiskQueue:
 
     def messages(self) -> list[bytes]:
         """Return all messages, oldest first; they stay. Raise OSError if they cannot be read now."""
-        frames: list[bytes] = []
-        ahead = ReadAhead(self._files, self._options.max_msg_size)
-        for number in self._numbers(self._read.file, self._write.file) if self._read < self._write else ():
-            if number == self._write.file and not self._write.offset:
-                break  # the file does not exist yet
-            ahead.open(self._file_name(number))
-            try:
-                offset = self._read.offset if number == self._read.file else 0
-                end = self._write.offset if number == self._write.file else ahead.size
-                while offset < end and (found := ahead.take(offset, end, self._depth))[0]:
-                    frames += found[0]
-                    offset = found[1]
-            finally:
-                ahead.close()
-        return frames
+        if not self._read < self._write:
+            return []
+        return read_between(self._files, self._name, self._read, self._write, self._options.max_msg_size)
 
     # ---- sync ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ and no bytes behind the end that the caller gives are looked at.
 from __future__ import annotations
 
 from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.positions import Position, file_name, file_numbers
 from nsqkit.broker.core.disk.records import LENGTH_SIZE, from_records, record_end
 from nsqkit.broker.core.disk.recovery import READ_SIZE
 
@@ -94,3 +95,22 @@ class ReadAhead:
         head = self._handle.read_at(offset, LENGTH_SIZE)
         size = record_end(head, 0, self._body_size_max) if len(head) == LENGTH_SIZE else None
         return size is not None and offset + size <= end
+
+
+def read_between(files: FileStore, queue: str, begin: Position, end: Position, body_size_max: int) -> list[bytes]:
+    """Return all messages of a queue between two positions; raise OSError if they cannot be read."""
+    frames: list[bytes] = []
+    ahead = ReadAhead(files, body_size_max)
+    for number in file_numbers(files, queue, begin.file, end.file):
+        if number == end.file and not end.offset:
+            break  # the file does not exist yet
+        ahead.open(file_name(queue, number))
+        try:
+            offset = begin.offset if number == begin.file else 0
+            end_offset = end.offset if number == end.file else ahead.size
+            while offset < end_offset and (found := ahead.take(offset, end_offset, READ_SIZE))[0]:
+                frames += found[0]
+                offset = found[1]
+        finally:
+            ahead.close()
+    return frames

@@ -536,6 +536,15 @@ def test_missing_file_that_was_read_to_its_end_is_not_needed():
     assert queue._state.reports == []
 
 
+def test_last_message_before_a_missing_and_an_empty_file_is_not_counted_twice():
+    directory = MemoryFileStore({data_name(0): records(1), data_name(2): R123[:34], META: b"1\n0,0\n1,0\n"})
+    queue = opened(directory)
+    queue.put(frames(9))
+    assert queue.take(1) == frames(1)
+    assert len(queue) == 1
+    assert left(queue) == frames(9)
+
+
 def test_directory_missing_for_a_while_loses_no_message():
     directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
     queue = opened(directory)

@@ -360,13 +360,11 @@ class ConsumerCore:
                 self._refresh_at(now_ns + session.msg_timeout_ns // REQUEUE_PART)
         for queue in self.queues:
             for message in queue.copy():
-                due_ns = message.session.extend(message, now_ns)
-                if due_ns is None:
+                while (due_ns := message.session.extend(message, now_ns)) is None:
                     self.has_changes = True
                     self.extended_count += 1
                     self._output[message.session] = None
-                else:
-                    self._refresh_at(due_ns)
+                self._refresh_at(due_ns)
         if self.refresh_ns is not None:
             self.refresh_ns = max(self.refresh_ns, now_ns + pause_ns)
         self._tidy_inbox()

@@ -293,7 +293,8 @@ class ConsumerSession(ClientSession[Message]):
         """Keep a message that waits for a handler from timing out.
 
         Returns:
-            When to call again; None if it was touched or, because nsqd's maximum allows no more time, requeued.
+            When to call again; None, for at once, if it was touched or, because nsqd's maximum allows no more time,
+            requeued.
         """
         if self.held.get(message.id) is not message:
             return now_ns + self.msg_timeout_ns

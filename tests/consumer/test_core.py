@@ -332,6 +332,18 @@ class TestTime:
         assert inbox(consumer) == []
         assert (consumer.core.counts.timed_out, consumer.core.counts.requeued) == (0, 1)
 
+    def test_a_message_that_was_touched_late_is_requeued_before_nsqds_maximum(self):
+        consumer = DrivenConsumer(max_in_flight=5)
+        link = consumer.connect(msg_timeout=20_000, max_msg_timeout=27_000)
+        link.deliver(1)
+        consumer.pass_time(19)  # as if the event loop had been blocked
+        assert link.lines()[-1] == "TOUCH 1"
+        sent = []
+        for second in range(20, 26):
+            consumer.pass_time(1)
+            sent += [(second, line) for line in link.lines()]
+        assert sent == [(22, "REQ 1 0")]
+
     @given(
         msg_timeout=st.integers(1, 60),
         maximum=st.integers(1, 20),

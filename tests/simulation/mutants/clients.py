@@ -115,11 +115,26 @@ MUTANTS: Final = (
         breaks=(27,),
     ),
     Mutant(
+        "a waiting message that was touched late is looked at a quarter of its timeout later",
+        "a handler begins shortly before the message times out, which is then handled twice (found by a world)",
+        "consumer/core.py",
+        """                    self._output[message.session] = None
+                self._refresh_at(due_ns)
+""",
+        """                    self._output[message.session] = None
+                    break
+                else:
+                    self._refresh_at(due_ns)
+""",
+        plan="touch-by-a-late-consumer",
+        breaks=(5,),
+    ),
+    Mutant(
         "messages that wait for the worker of their key are not touched",
         "messages behind a slow one with the same key time out, and are delivered again and again",
         "consumer/core.py",
-        "        for queue in self.queues:\n            for message in queue.copy():\n                due_ns",
-        "        for queue in (self.inbox,):\n            for message in queue.copy():\n                due_ns",
+        "        for queue in self.queues:\n            for message in queue.copy():\n                while (due_ns",
+        "        for queue in (self.inbox,):\n            for message in queue.copy():\n                while (due_ns",
         2_000,
         "driver",
         breaks=(5,),

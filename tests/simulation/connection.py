@@ -113,7 +113,8 @@ class Connection:
     @property
     def sends(self) -> bool:
         """Whether bytes are on their way to the broker, which may publish more messages."""
-        return self.session is not None and self.up.next_arrival is not None
+        is_delayed = self._link is not None and self._link.next_deadline() is not None
+        return self.session is not None and (self.up.next_arrival is not None or is_delayed)
 
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""

@@ -64,6 +64,12 @@ class Outcomes:
         self._given_up.clear()
         self._leave = leave
 
+    def receive(self, message: Message) -> None:
+        """Record that a message is received without ``run``, where attempts have no limit."""
+        key = message.nsqd_address, message.id
+        self._late.discard(key)
+        self._failed.discard(key)
+
     def begin(self, message: Message, *, is_new: bool) -> None:
         """Check that a message whose handler begins was not taken back, if it ``is_new``."""
         key = message.nsqd_address, message.id

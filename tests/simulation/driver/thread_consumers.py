@@ -203,7 +203,7 @@ class ThreadConsumerPlayer(ConsumerPlayer):
                     raise Broken(
                         5, f"{messages[0].body[:60]!r} is given to a thread of {self.name}, and has its answer"
                     )
-                names = [call(self._begin, message) for message in messages]
+                names = [call(self._begin_received, message) for message in messages]
                 for message, (name, fate) in zip(messages, names, strict=True):
                     self._answer_here(message, name, fate)
                     if fate == "stop":
@@ -297,6 +297,10 @@ class ThreadConsumerPlayer(ConsumerPlayer):
         self._steps.clear()
         with anyio.move_on_after(self._how.get("for_us", 0) / 1e6):
             await self._world.healed.wait()
+
+    def _begin_received(self, message: BlockingMessage) -> tuple[str, str]:
+        self._outcomes.receive(message.delivery)
+        return self._begin(message)
 
     def _begin(self, message: Message) -> tuple[str, str]:
         """As its base; check that no other call has got the message."""

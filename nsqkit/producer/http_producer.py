@@ -163,13 +163,18 @@ class HTTPProducer:
         """Publish to the next nsqd, and to those after it while there are attempts left."""
         first = self._next
         self._next += 1
-        for attempt in range(1, self.options.publish_attempts + 1):
+        failure: RequestFailed | None = None
+        for attempt in range(self.options.publish_attempts):
             # Not the next one of all publishes: that may be one where this publish was tried before.
-            daemon = self._daemons[(first + attempt - 1) % len(self._daemons)]
+            daemon = self._daemons[(first + attempt) % len(self._daemons)]
             try:
                 await daemon.request("POST", path, params, body=body)
                 return
             except RequestFailed as error:
-                about_the_message = isinstance(error, RequestRefused) and error.status not in _TRY_ANOTHER
-                if about_the_message or attempt == self.options.publish_attempts:
-                    raise
+                # That the message may have arrived is the outcome, however later attempts fail.
+                if failure is None or isinstance(failure, RequestRefused):
+                    failure = error
+                if isinstance(error, RequestRefused) and error.status not in _TRY_ANOTHER:
+                    break  # it is about the message
+        assert failure is not None
+        raise failure

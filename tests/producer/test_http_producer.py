@@ -148,6 +148,14 @@ async def test_error_of_the_last_attempt_is_raised():
         assert len(bad.requests) == 3
 
 
+async def test_refusal_after_an_attempt_that_may_have_arrived_is_not_raised():
+    async with answering(lambda _: b"") as silent, answering(refusing("413 Request Entity Too Large")) as bad:
+        with pytest.raises(RequestFailed) as caught:
+            await producer(silent.address, bad.address, publish_attempts=2).publish("t", b"x")
+        assert not isinstance(caught.value, RequestRefused)
+        assert len(bad.requests) == 1
+
+
 async def test_refused_publish_is_not_sent_again():
     async with answering(refusing("413 Request Entity Too Large")) as bad, answering(ok) as good:
         with pytest.raises(RequestRefused, match="413 NO"):

@@ -159,8 +159,9 @@ def check(plan: Plan) -> None:
     for name, player in plan.players.items():
         if player.get("kind") not in KINDS:
             raise PlanError(f"player {name} is of kind {player.get('kind')!r}, not one of {', '.join(KINDS)}")
-        if "node" in player and player["node"] not in plan.nodes:
-            raise PlanError(f"player {name} uses {player['node']!r}, which is none of the nodes {list(plan.nodes)}")
+        for node in {player["node"]} if "node" in player else set(player.get("nodes", ())):
+            if node not in plan.nodes:
+                raise PlanError(f"player {name} uses {node!r}, which is none of the nodes {list(plan.nodes)}")
         for lookupd in set(player.get("lookupds", ())) - set(plan.lookupds):
             raise PlanError(f"player {name} uses {lookupd!r}, which is none of the nsqlookupds {list(plan.lookupds)}")
     last_us = 0

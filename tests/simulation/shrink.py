@@ -100,11 +100,11 @@ class _Shrinking:
             steps = tuple(step for step in self._plan.steps if step.who.partition("/")[0] != name)
             self._take(attrs.evolve(self._plan, players=players, steps=steps))
         for name in list(self._plan.nodes):
-            nodes = {other: options for other, options in self._plan.nodes.items() if other != name}
-            steps = tuple(step for step in self._plan.steps if name not in step.who.split("/"))
-            self._take(attrs.evolve(self._plan, nodes=nodes, steps=steps))
+            plan = _without_daemon(self._plan, "nodes", name)
+            self._take(attrs.evolve(plan, nodes=_without(plan.nodes, name)))
         for name in list(self._plan.lookupds):
-            self._take(_without_lookupd(self._plan, name))
+            plan = _without_daemon(self._plan, "lookupds", name)
+            self._take(attrs.evolve(plan, lookupds=_without(plan.lookupds, name)))
 
     def _drop_options(self) -> None:
         for name in set(self._plan.options) - REQUIRED_OPTIONS:
@@ -125,15 +125,14 @@ def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
     return {other: value for other, value in values.items() if other != name}
 
 
-def _without_lookupd(plan: Plan, name: str) -> Plan:
+def _without_daemon(plan: Plan, kind: str, name: str) -> Plan:
+    """Take a node or an nsqlookupd from the lists of the players, and out of the steps."""
     players = {
-        player: options | {"lookupds": [each for each in options["lookupds"] if each != name]}
-        if "lookupds" in options
-        else options
+        player: options | {kind: [each for each in options[kind] if each != name]} if kind in options else options
         for player, options in plan.players.items()
     }
     steps = tuple(step for step in plan.steps if name not in step.who.split("/"))
-    return attrs.evolve(plan, players=players, steps=steps, lookupds=_without(plan.lookupds, name))
+    return attrs.evolve(plan, players=players, steps=steps)
 
 
 def _smaller(step: Step) -> Iterator[Step]:

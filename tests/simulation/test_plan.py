@@ -35,6 +35,7 @@ def test_seed_of_an_unknown_format_is_refused(text):
         (document(steps=[{"at_us": 0, "who": "nodes/x", "verb": "cut"}]), "names 'nodes/x'"),
         (document(players={"p": {"kind": "ghost"}}), "player p is of kind 'ghost'"),
         (document(players={"p": {"kind": "producer", "node": "n"}}), "player p uses 'n'"),
+        (document(players={"p": {"kind": "producer", "nodes": ["n"]}}), "player p uses 'n'"),
     ],
 )
 def test_plan_that_cannot_be_run_is_refused(text, reason):

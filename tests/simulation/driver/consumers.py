@@ -61,7 +61,7 @@ class ConsumerPlayer:
         self.name = name
         self.consumer: Consumer | None = None
         self._world = world
-        self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self._nodes = list(options.get("nodes", ()))
         self.lookupds = list(options.get("lookupds", ()))
         self.topic: str = options["topic"]
         self.poll_interval: float = options.get("lookupd_poll_interval", 60.0)

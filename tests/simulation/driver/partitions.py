@@ -95,7 +95,7 @@ class PartitionPlayer:
         self._channel: str = options["channel"]
         self._way: str = options.get("way", "handler")
         self._fates: list[str] = options.get("fates", ["finish"])
-        nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        nodes = list(options.get("nodes", ()))
         self._spec = ConsumerSpec(
             topics=self._topic,
             channel=self._channel,

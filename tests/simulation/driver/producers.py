@@ -78,7 +78,7 @@ class Publisher:
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         self.name = name
         self.world = world
-        self.nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self.nodes = list(options.get("nodes", ()))
         self.options = {key: value for key, value in options.items() if key not in {"kind", "nodes"}}
         self.running: dict[Publish, anyio.CancelScope] = {}
         self.waiting_count = 0

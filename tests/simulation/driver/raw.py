@@ -73,7 +73,7 @@ class RawPlayer:
         self.name = name
         self.is_running = False
         self._world = world
-        self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self._nodes = list(options.get("nodes", ()))
         self._pipelines: list[Pipeline] = []
         self._stuck: list[tuple[str, Stream]] = []  # connections from which nothing is read, with their nodes
 

@@ -111,9 +111,9 @@ MUTANTS: Final = (
         "HTTP: the attempts of a publish move on with those of others",
         "with several publishes at a time and one nsqd down, all attempts of one go to that nsqd",
         "producer/http_producer.py",
-        "            daemon = self._daemons[(first + attempt - 1) % len(self._daemons)]\n",
+        "            daemon = self._daemons[(first + attempt) % len(self._daemons)]\n",
         "            daemon = self._daemons[(self._next - 1) % len(self._daemons)]\n"
-        "            self._next += attempt < self.options.publish_attempts\n",
+        "            self._next += attempt + 1 < self.options.publish_attempts\n",
         size="driver",
         plan="http-attempts-of-several-publishes",
         breaks=(34,),

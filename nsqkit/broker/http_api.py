@@ -123,9 +123,9 @@ async def publish(nsqd: RunningBroker, request: Request) -> Response:
     if not body:
         raise HTTPError(400, "MSG_EMPTY")
     query = Query(request)
-    topic = _create_topic(nsqd, query)
+    topic_name = _create_topic(nsqd, query).name
     delay_ns = _delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns) if "defer" in query else 0
-    return await _put(nsqd, topic, (body,), delay_ns)
+    return await _put(nsqd, topic_name, (body,), delay_ns)
 
 
 def _delay_ns(text: str, delay_ns_max: int) -> int:
@@ -144,20 +144,21 @@ async def multi_publish(nsqd: RunningBroker, request: Request) -> Response:
     if (request.content_length or 0) > size_max:
         raise HTTPError(413, "BODY_TOO_BIG")
     query = Query(request)
-    topic = _create_topic(nsqd, query)
+    topic_name = _create_topic(nsqd, query).name
     binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
     body = await request.read(size_max)
     bodies = await (_split_batch if binary else _split_lines)(nsqd, body)
-    return await _put(nsqd, topic, bodies)
+    return await _put(nsqd, topic_name, bodies)
 
 
-async def _put(nsqd: RunningBroker, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
+async def _put(nsqd: RunningBroker, topic_name: bytes, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     if not nsqd.is_running:
         raise HTTPError(503, "EXITING")
     try:
         if len(bodies) > PART_COUNT_MAX:
-            await _put_in_parts(nsqd, Batch(nsqd.broker.topics, topic.name, bodies))
+            await _put_in_parts(nsqd, Batch(nsqd.broker.topics, topic_name, bodies))
         else:
+            topic = nsqd.broker.topics.get_or_create(topic_name)  # it may have been deleted while the body came
             topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
     except OSError as error:
         raise HTTPError(503, "EXITING") from error  # nsqd answers every failed publish so

@@ -326,6 +326,19 @@ async def test_multi_publish(query, body, bodies):
         assert api.bodies(b"t") == bodies
 
 
+async def test_topic_that_is_deleted_while_the_body_comes_is_created_again():
+    async with running() as api, anyio.create_task_group() as tasks:
+        client, server = memory_pair()
+        tasks.start_soon(api._api.serve, server, "10.0.0.1:99")
+        await client.send(b"POST /mpub?topic=t HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nx")
+        await anyio.wait_all_tasks_blocked()
+        await api.post("/topic/delete?topic=t")
+        await client.send(b"yz\n")
+        assert (await client.receive()).startswith(b"HTTP/1.1 200 OK")
+        assert api.bodies(b"t") == [b"xyz"]
+        await client.aclose()
+
+
 @pytest.mark.parametrize(
     ("target", "body", "message"),
     [

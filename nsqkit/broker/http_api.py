@@ -154,6 +154,8 @@ async def multi_publish(nsqd: RunningBroker, request: Request) -> Response:
 async def _put(nsqd: RunningBroker, topic_name: bytes, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     if not nsqd.is_running:
         raise HTTPError(503, "EXITING")
+    group_commit = nsqd.broker.group_commit
+    first_ticket = 0 if group_commit is None else group_commit.ticket
     try:
         if len(bodies) > PART_COUNT_MAX:
             await _put_in_parts(nsqd, Batch(nsqd.broker.topics, topic_name, bodies))
@@ -164,7 +166,7 @@ async def _put(nsqd: RunningBroker, topic_name: bytes, bodies: Sequence[bytes], 
         raise HTTPError(503, "EXITING") from error  # nsqd answers every failed publish so
     finally:
         nsqd.process_changes()
-    if not await nsqd.committed():
+    if not await nsqd.committed(first_ticket):
         raise HTTPError(503, "EXITING")
     return Response.v1("OK")
 

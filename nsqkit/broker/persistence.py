@@ -163,7 +163,9 @@ class Persistence:
     def _end_commit(self, broker: Broker, ticket: int, failure: str) -> None:
         if failure:
             logger.error("commit failed - %s", failure)
-            self._failed_ticket = ticket
+            assert broker.group_commit is not None
+            # After a sync that fails, the next one succeeds without the messages put meanwhile: they have failed, too.
+            self._failed_ticket = ticket = broker.group_commit.begin()
             broker.fail_commit(failure)
         else:
             broker.end_commit(ticket)
@@ -172,16 +174,20 @@ class Persistence:
         self._commit_ended = anyio.Event()
         self._after()
 
-    async def committed(self, broker: Broker) -> bool:
-        """Return when messages put before the call are as safe as the options demand: True if they are."""
+    async def committed(self, broker: Broker, first_ticket: int | None = None) -> bool:
+        """Return when messages put before the call are as safe as the options demand: True if they are.
+
+        ``first_ticket`` is as in ``RunningBroker.committed``.
+        """
         if broker.group_commit is None:
             return True
         ticket = broker.group_commit.ticket
+        first_ticket = ticket if first_ticket is None else first_ticket
         broker.group_commit.wanted = True
         self._changed.set()
         while self._committed_ticket < ticket:
             await self._commit_ended.wait()
-        return self._failed_ticket < ticket  # if a later one has failed as well, this one counts as failed
+        return self._failed_ticket < first_ticket  # if a later one has failed as well, this one counts as failed
 
     def close(self, broker: Broker) -> None:
         """Write the names, then all messages, and give up the directory."""

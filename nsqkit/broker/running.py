@@ -41,5 +41,12 @@ class RunningBroker(Protocol):
     async def save(self) -> None:
         """Write the names of the present topics and channels to disk, if there is a data path."""
 
-    async def committed(self) -> bool:
-        """Wait until everything published so far is as safe as ``durability`` demands; return False on failure."""
+    async def committed(self, first_ticket: int | None = None) -> bool:
+        """Wait until everything published so far is as safe as ``durability`` demands.
+
+        Args:
+            first_ticket: that of the group commit when the first of the messages in question was put; None for now.
+
+        Returns:
+            False if a commit since then has failed.
+        """

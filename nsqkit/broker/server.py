@@ -343,6 +343,6 @@ class Nsqd:
         if self._persistence is not None:
             await self._persistence.save(self.broker)
 
-    async def committed(self) -> bool:
-        """Wait until everything published so far is as safe as ``durability`` demands; return False on failure."""
-        return self._persistence is None or await self._persistence.committed(self.broker)
+    async def committed(self, first_ticket: int | None = None) -> bool:
+        """Do as ``RunningBroker.committed``."""
+        return self._persistence is None or await self._persistence.committed(self.broker, first_ticket)

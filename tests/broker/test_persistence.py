@@ -94,6 +94,44 @@ async def test_failed_commit_is_returned(tmp_path, monkeypatch):
         assert nsqd.broker.health == "NOK - Input/output error"
 
 
+async def test_commit_that_fails_has_failed_for_what_was_put_meanwhile(tmp_path, monkeypatch):
+    async with make(tmp_path, durability="fsync") as nsqd, anyio.create_task_group() as tasks:
+        topic = nsqd.broker.topics.get_or_create(b"t")
+        results = []
+
+        async def publish() -> None:
+            topic.put([b"two"], 1)
+            results.append(await nsqd.committed())
+
+        def fail() -> None:
+            if len(topic.queue) == 1:
+                anyio.from_thread.run_sync(tasks.start_soon, publish)
+            raise OSError(5, "Input/output error")
+
+        topic.put([b"one"], 1)
+        with monkeypatch.context() as failing:
+            assert nsqd._persistence is not None
+            failing.setattr(nsqd._persistence._files, "sync", fail)
+            assert not await nsqd.committed()
+        await anyio.wait_all_tasks_blocked()
+        assert results == [False]
+        assert await nsqd.committed()
+
+
+async def test_commit_that_fails_has_failed_for_a_batch_of_which_it_has_a_part(tmp_path, monkeypatch):
+    async with make(tmp_path, durability="fsync") as nsqd:
+        assert nsqd.broker.group_commit is not None
+        assert nsqd._persistence is not None
+        first_ticket = nsqd.broker.group_commit.ticket
+        nsqd.broker.topics.get_or_create(b"t").put([b"one"], 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(nsqd._persistence._files, "sync", mock.Mock(side_effect=OSError(5, "Input/output error")))
+            assert not await nsqd.committed()
+        nsqd.broker.topics.get_or_create(b"t").put([b"two"], 1)
+        assert not await nsqd.committed(first_ticket)
+        assert await nsqd.committed()
+
+
 async def test_commit_fails_if_its_names_are_written_too_late_for_its_sync(tmp_path, monkeypatch):
     async with make(tmp_path, durability="fsync") as nsqd:
         persistence = nsqd._persistence

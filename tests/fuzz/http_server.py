@@ -67,7 +67,7 @@ class FakeNsqd:
     async def save(self) -> None:
         pass
 
-    async def committed(self) -> bool:
+    async def committed(self, first_ticket: int | None = None) -> bool:
         return True
 
 

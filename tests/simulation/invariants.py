@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.simulation.broken import Broken, conclude
@@ -23,11 +24,19 @@ class Timed(Protocol):
     def next_deadline(self) -> int | None: ...
 
 
-def check_end(name: str, reasons: Iterable[str | None], client: ClientOracle | None, now_ns: int) -> None:
-    """Check why the session of a client that has made no mistake was ended; ``client`` is that of the oracle."""
-    for reason in reasons:
-        conclude(25, reason is not None and reason.startswith(INNOCENT), f"{name} was ended by {reason!r}")
-        if client is not None and reason is not None and reason.startswith(SILENT):
+def check_end(
+    name: str, events: Iterable[object], client: ClientOracle | None, now_ns: int, *, is_guilty: bool
+) -> None:
+    """Check why a session was ended; ``client`` is that of the oracle.
+
+    One whose client has made a mistake, or has ended its stream, has all of its answers before.
+    """
+    for reason in (event.reason for event in events if isinstance(event, SessionEnded)):
+        is_innocent = reason is not None and reason.startswith(INNOCENT)
+        if is_guilty and not is_innocent and client is not None and client.owed:
+            raise Broken(11, f"{name} was ended by {reason!r} before {client.owed} were sent")
+        conclude(25, is_guilty or is_innocent, f"{name} was ended by {reason!r}")
+        if not is_guilty and client is not None and reason is not None and reason.startswith(SILENT):
             silence_ns = now_ns - client.command_ns
             conclude(25, silence_ns >= client.silence_ns, f"{name} was ended after a silence of {silence_ns} ns")
 

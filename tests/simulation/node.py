@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.testing.link.faults import Faults
 from tests.broker.core.disk.disks import Ended
 from tests.simulation import contents, data_path
@@ -400,9 +399,9 @@ class Node:
             self._world.watch.ended(self, session, self._world.now_ns)
         self._world.note("%s ends %s: %s", self.name, link.name, events := session.events())
         link.answer(END)
-        if session not in self._guilty and not self._has_disk_faults:
-            reasons = [event.reason for event in events if isinstance(event, SessionEnded)]
-            check_end(link.name, reasons, None if self.oracle is None else self.oracle.clients[session], now_ns)
+        if (is_guilty := session in self._guilty) or not self._has_disk_faults:
+            client = None if self.oracle is None else self.oracle.clients[session]
+            check_end(link.name, events, client, now_ns, is_guilty=is_guilty)
         self._guilty.discard(session)
         if self.oracle is not None:
             self.oracle.closed(session, now_ns)

@@ -380,8 +380,8 @@ class World:
             places = set(found.channels) if (found := machine.broker.topics.get(topic)) else set()
             client.waiting += [self.ledger.publish(topic, bodies, set(places)) for bodies in publishes]
             self._note("publish to %s: %s", topic, publishes)
-        client.session.receive_data(data, self.now_ns)
-        if self.options.durability == "fsync" and not self.disk.is_failing:
+        (session := client.session).receive_data(data, self.now_ns)
+        if self.options.durability == "fsync" and not (self.disk.is_failing or session.ended or session.outbox_full):
             conclude(13, machine.broker.health == "OK", f"health is {machine.broker.health} after messages were stored")
 
     def _body(self) -> bytes:

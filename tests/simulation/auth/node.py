@@ -309,6 +309,7 @@ class AuthNode(Node):
         asked = {query.session for query in self._queries}
         for session, gate in self._gates.items():
             name = self.links[session].name
-            conclude(22, not gate.is_refused, f"{name} goes on without a grant")
+            is_over = session.outbox_full  # it ends when the answers before the refusal are committed
+            conclude(22, is_over or not gate.is_refused, f"{name} goes on without a grant")
             how = "does not wait" if gate.is_waiting else "waits"
             conclude(22, gate.is_waiting == (session in asked), f"{name} {how} for a grant")

@@ -113,18 +113,26 @@ MUTANTS: Final = (
         "the error of one client ends the oldest session",
         "any program that connects can end the connections of others",
         SESSION,
-        "        self.end(log_text(error))\n",
-        "        self.end(log_text(error))\n        next(iter(self._sessions)).end(log_text(error))\n",
+        "        self._end_in_order(log_text(error))\n",
+        "        self._end_in_order(log_text(error))\n        next(iter(self._sessions)).end(log_text(error))\n",
         breaks=(25,),
+    ),
+    Mutant(
+        "fsync: the refusal of a command ends its session before the answers that wait for a commit",
+        "a client that sends PUBs and a wrong command gets no answer, and publishes all of them again",
+        "broker/core/session/turns.py",
+        "        if self._buffer.is_holding:\n            self._end_reason",
+        "        if self._buffer.is_holding and False:\n            self._end_reason",
+        3_000,
+        breaks=(11,),
     ),
     Mutant(
         "FIN of another client finishes the message",
         "a message is lost when its owner fails after that",
         SESSION,
-        "        for message_id in missing:\n            self._send(encode_error(FinishFailed",
-        "        for message_id in missing:\n"
-        "            _ = [holder.in_flight.remove(message_id) for holder in channel.holders()]\n"
-        "            self._send(encode_error(FinishFailed",
+        "        missing = in_flight.remove_all(command.params)\n",
+        "        missing = in_flight.remove_all(command.params)\n"
+        "        _ = [holder.in_flight.remove(message_id) for message_id in missing for holder in channel.holders()]\n",
         2_000,
         breaks=(1, 10),
     ),
@@ -132,8 +140,8 @@ MUTANTS: Final = (
         "REQ out of turn is not refused",
         "a client gets no error for a message that it does not hold",
         SESSION,
-        '            self._send(encode_error(RequeueFailed(_failure(channel, "REQ", message_id))))\n',
-        "",
+        '            return self._report_missing([message_id], RequeueFailed, "REQ")\n',
+        "            return None\n",
         breaks=(10, 11),
     ),
     Mutant(

@@ -31,16 +31,17 @@ class Client(Protocol):
 C = TypeVar("C", bound=Client)
 
 
-def logged(action: Callable[[C, Command], None]) -> Callable[[C, Command], None]:
+def logged(action: Callable[[C, Command], int | None]) -> Callable[[C, Command], int | None]:
     """Return an action that also writes the line of its command."""
 
-    def act(client: C, command: Command) -> None:
+    def act(client: C, command: Command) -> int | None:
         try:
-            action(client, command)
+            words = action(client, command)
         except BrokerError:
             _log(client, command)
             raise
         _log(client, command)  # not if the command has to wait, since the action is called again then
+        return words
 
     return act
 

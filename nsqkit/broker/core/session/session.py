@@ -10,7 +10,7 @@ nothing itself: the broker does so once, after the whole receive buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.disk.error_text import error_text
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 SHORT_TURNS_NS: Final = 10_000_000
 """For so long after a publish, the turns of consumers are short, since publishers wait for answers."""
 
+CONSUMERS_PER_WORD: Final = 4
+"""Consumers of a channel that are searched for a message in the time of a word: see ``TURN_WORDS_MAX``."""
+
 PUBLISH_FAILED: Final = {b"PUB": PublishFailed, b"MPUB": MultiPublishFailed, b"DPUB": DeferredPublishFailed}
 
 
@@ -79,18 +82,9 @@ class Session(Turns):
     """
 
     __slots__ = (
-        *("_batch", "_events", "_first_grant", "_options", "_rules", "_topics"),
-        *(
-            "authorization",
-            "channel",
-            "compression",
-            "connect_time_ns",
-            "due_ns",
-            "grant",
-            "has_events",
-            "identity",
-        ),
-        *("pub_counts", "remote_address", "subscription", "tls", "topic_name"),
+        *("_batch", "_events", "_first_grant", "_options", "_rules", "_topics", "authorization", "channel"),
+        *("compression", "connect_time_ns", "due_ns", "grant", "has_events", "identity", "pub_counts"),
+        *("remote_address", "subscription", "tls", "topic_name"),
     )
 
     def __init__(self, sessions: Sessions[Session], remote_address: str, now_ns: int) -> None:
@@ -139,7 +133,7 @@ class Session(Turns):
         elif self._is_in_handshake:
             self._refuse_upgrade(str(error))
         else:
-            self.end(str(error))
+            self._end_in_order(str(error))
 
     def _end_of_input(self, cut_off: BrokerError | None) -> None:
         if self._is_in_handshake:
@@ -195,6 +189,8 @@ class Session(Turns):
             return None
         if buffer.is_suspended:
             heartbeat.received_ns = now_ns  # the client is not silent: as in nsqd, its commands are not read meanwhile
+        if not buffer.decoder.has_magic:  # nsqd waits for it without a limit, and sends nothing before it
+            heartbeat.postpone(now_ns)
         if reason := heartbeat.timeout_reason(now_ns, has_output=buffer.has_output):
             self.end(reason)
             return None
@@ -206,11 +202,7 @@ class Session(Turns):
         return min((ns for ns in (heartbeat.next_deadline(now_ns), buffer.flush_ns) if ns), default=None)
 
     def end(self, reason: str | None) -> None:
-        """Process no more commands, and have the connection closed when the output is sent.
-
-        Args:
-            reason: for the log; None to log nothing.
-        """
+        """See ``Turns``."""
         if not self.ended:
             self.ended = True
             self._rules.move("end")
@@ -384,6 +376,8 @@ class Session(Turns):
             batch = Batch(self._topics, command.params[0], command.bodies, one_by_one=command.verb == b"PUB")
         if batch.put_part(self._now_ns):
             self._batch = batch
+            if self._sessions.group_commit is not None:  # a commit of this part that fails ends the session
+                self._sessions.group_commit.hold(self)
             raise Unfinished
 
     def _ready(self, command: Command) -> None:
@@ -396,7 +390,7 @@ class Session(Turns):
         self.subscription.rdy_count = rdy_count
         self._update_ready()
 
-    def _finish(self, command: Command) -> None:
+    def _finish(self, command: Command) -> int | None:
         channel, subscription = self.channel, self.subscription
         assert channel is not None
         assert subscription is not None
@@ -405,11 +399,10 @@ class Session(Turns):
             channel.finish(in_flight.find_all(command.params), self._now_ns)
         missing = in_flight.remove_all(command.params)
         subscription.finish_count += len(command.params) - len(missing)
-        for message_id in missing:
-            self._send(encode_error(FinishFailed(_failure(channel, "FIN", message_id))))
         channel.update_ready(subscription)
+        return self._report_missing(missing, FinishFailed, "FIN") if missing else None
 
-    def _requeue(self, command: Command) -> None:
+    def _requeue(self, command: Command) -> int | None:
         channel, subscription = self.channel, self.subscription
         assert channel is not None
         assert subscription is not None
@@ -417,14 +410,14 @@ class Session(Turns):
         delay_ns = milliseconds_ns(parse_word(command.params[1], "REQ could not parse timeout"))
         frame = subscription.in_flight.remove(message_id)
         if frame is None:
-            self._send(encode_error(RequeueFailed(_failure(channel, "REQ", message_id))))
-            return
+            return self._report_missing([message_id], RequeueFailed, "REQ")
         subscription.requeue_count += 1
         delay_ns = min(max(delay_ns, 0), self._options.max_req_timeout_ns)
         channel.requeue(frame, self._now_ns + delay_ns if delay_ns else None)
         channel.update_ready(subscription)
+        return None
 
-    def _touch(self, command: Command) -> None:
+    def _touch(self, command: Command) -> int | None:
         channel, subscription = self.channel, self.subscription
         assert channel is not None
         assert subscription is not None
@@ -433,9 +426,18 @@ class Session(Turns):
             message_id, self._now_ns, self.grant.msg_timeout_ns, self._options.max_msg_timeout_ns
         )
         if deadline_ns is None:
-            self._send(encode_error(TouchFailed(_failure(channel, "TOUCH", message_id))))
-        else:
-            channel.schedule(subscription, deadline_ns)
+            return self._report_missing([message_id], TouchFailed, "TOUCH")
+        channel.schedule(subscription, deadline_ns)
+        return None
+
+    def _report_missing(self, ids: Sequence[bytes], error: type[BrokerError], verb: str) -> int:
+        """Refuse to answer messages that this client does not hold; return the words that count for the search."""
+        assert self.channel is not None
+        held = self.channel.find_held(ids)
+        for message_id in ids:
+            reason = "client does not own message" if message_id in held else "ID not in flight"
+            self._send(encode_error(error(f"{verb} {text(message_id)} failed {reason}")))
+        return len(self.channel.subscriptions) // CONSUMERS_PER_WORD
 
     def _start_close(self, command: Command) -> None:
         self._rules.move("CLS")
@@ -462,7 +464,7 @@ class Session(Turns):
 
     def _refuse(self, error: BrokerError) -> None:
         self._send(encode_error(error))
-        self.end(log_text(error))
+        self._end_in_order(log_text(error))
 
     def _update_ready(self) -> None:
         if self.channel is not None and self.subscription is not None:
@@ -474,16 +476,11 @@ class Session(Turns):
             self._update_ready()
 
 
-def _failure(channel: Channel, verb: str, message_id: bytes) -> str:
-    reason = "client does not own message" if channel.holds(message_id) else "ID not in flight"
-    return f"{verb} {text(message_id)} failed {reason}"
-
-
 def _publish_failure(verb: bytes, error: OSError) -> BrokerError:
     return PUBLISH_FAILED[verb](f"{verb.decode()} failed {error_text(error)}")
 
 
-ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
+ACTIONS: Final[dict[bytes, Callable[[Session, Command], int | None]]] = {
     b"IDENTIFY": Session._identify,
     b"AUTH": Session._auth,
     b"SUB": Session._subscribe,

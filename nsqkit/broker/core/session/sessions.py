@@ -60,7 +60,7 @@ class Sessions(dict[S, None]):
         make_tls: makes the TLS layer of a session; None if TLS is not offered.
         actions: called with a session and a command, by the command's first word. An action may raise a BrokerError to
             refuse the command, which ends the session; ``Wait`` to be called again after the session has resumed;
-            ``Unfinished`` to be called again in the next turn.
+            ``Unfinished`` to be called again in the next turn. It may return words that count for its work.
         to_write: those that have output or events.
         by_subscription: those that have subscribed.
     """
@@ -80,7 +80,7 @@ class Sessions(dict[S, None]):
         self.group_commit = group_commit
         self.random = random
         self.make_tls: Callable[[], SecureTransform] | None = None
-        self.actions: Mapping[bytes, Callable[[S, Command], None]] = {}
+        self.actions: Mapping[bytes, Callable[[S, Command], int | None]] = {}
         self.to_write: dict[S, None] = {}
         self.by_subscription: dict[Subscription, S] = {}
 

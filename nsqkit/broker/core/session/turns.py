@@ -49,7 +49,7 @@ class Turns:
         ended: no more commands are processed.
     """
 
-    __slots__ = ("_buffer", "_eof_received", "_has_more", "_heartbeat", "_now_ns", "_sessions", "ended")
+    __slots__ = ("_buffer", "_end_reason", "_eof_received", "_has_more", "_heartbeat", "_now_ns", "_sessions", "ended")
 
     def __init__(self, sessions: Sessions[Any], buffer: FrameBuffer, heartbeat: Heartbeat, now_ns: int) -> None:
         self.ended = False
@@ -57,6 +57,7 @@ class Turns:
         self._buffer = buffer
         self._heartbeat = heartbeat
         self._now_ns = now_ns
+        self._end_reason: str | None = None  # of the end that waits for a commit
         self._eof_received = False
         self._has_more = False  # input is left for the next turn
 
@@ -91,9 +92,20 @@ class Turns:
             self._now_ns = now_ns
             self._end_of_input(self._buffer.end())
 
+    def _end_in_order(self, reason: str) -> None:
+        """End the session, and process no more commands, once the answers that wait for a commit are released."""
+        if self._buffer.is_holding:
+            self._end_reason = reason
+            self._buffer.is_suspended = True
+            self._stop_delivery()
+        else:
+            self.end(reason)
+
     def _resume(self) -> None:
-        """Let the command that waits be processed in the next turn."""
-        if self._buffer.is_suspended:
+        """Let the command that waits be processed in the next turn, or end the session if that waits."""
+        if self._end_reason is not None:
+            self.end(self._end_reason)
+        elif self._buffer.is_suspended:
             self._buffer.is_suspended = False
             self._has_more = True
 
@@ -122,7 +134,7 @@ class Turns:
             try:
                 for command in commands:
                     heartbeat.received_ns = self._now_ns
-                    actions[command.verb](self, command)
+                    words += actions[command.verb](self, command) or 0
                     words += len(command.bodies) or len(command.params) or 1
                     count += 1
                     if words >= SHORT_TURN_WORDS_MAX and not buffer.is_drained and self._is_over(words, count):
@@ -148,6 +160,14 @@ class Turns:
         return count >= TURN_COMMANDS_MAX or words >= TURN_WORDS_MAX or self._buffer.is_full or self._has_short_turns
 
     # ---- implemented by Session --------------------------------------------------------------------------------------
+
+    def end(self, reason: str | None) -> None:
+        """Process no more commands, and have the connection closed when the output is sent.
+
+        Args:
+            reason: for the log; None to log nothing.
+        """
+        raise NotImplementedError
 
     @property
     def has_input(self) -> bool:

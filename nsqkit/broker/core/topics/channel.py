@@ -283,9 +283,10 @@ class Channel:
         found = [self.time_out(subscription, now_ns) for subscription in self.holders()]
         return self._queue_due(now_ns) or any(found)
 
-    def holds(self, message_id: bytes) -> bool:
-        """Return whether the message is in flight to any consumer."""
-        return any(message_id in subscription.in_flight for subscription in self.holders())
+    def find_held(self, message_ids: Sequence[bytes]) -> set[bytes]:
+        """Return those of the messages that are in flight to any consumer; that takes a look at each of these."""
+        wanted = set(message_ids)
+        return set().union(*(subscription.in_flight.find(wanted) for subscription in self.holders()))
 
     @property
     def in_flight_count(self) -> int:

@@ -92,6 +92,10 @@ class InFlight:
         held = (self.untouched.get(message_id) or self.touched.get(message_id) for message_id in dict.fromkeys(ids))
         return [message[0] for message in held if message]
 
+    def find(self, ids: set[bytes]) -> set[bytes]:
+        """Return those of the ids that are here."""
+        return (self.untouched.keys() & ids) | (self.touched.keys() & ids)
+
     def remove_all(self, ids: Sequence[bytes]) -> list[bytes]:
         """Remove messages that are finished; return the ids of those that were not in flight."""
         pop = self.untouched.pop

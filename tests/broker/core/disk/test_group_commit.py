@@ -12,7 +12,9 @@ from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
 from nsqkit.broker.core.session.sessions import SessionEnded
+from nsqkit.broker.core.topics.batch import PART_COUNT_MAX
 from nsqkit.broker.file_store import DirectoryFileStore
+from nsqkit.wire.commands import encode_multi_publish
 
 NOW_NS = 1_700_000_000 * 10**9
 PUB = b"PUB t\n\0\0\0\1x"
@@ -93,6 +95,42 @@ def test_failed_commit_ends_the_waiting_connections_without_an_answer(broker):
     assert waiting.events() == (SessionEnded("commit failed: No space left on device"),)
     assert sent(waiting) == b""
     assert not idle.ended
+
+
+def test_failed_commit_ends_a_publisher_of_which_it_has_a_part(broker):
+    session = connected(broker)
+    session.receive_data(encode_multi_publish(b"t", [b"x"] * (2 * PART_COUNT_MAX)), NOW_NS)
+    assert session.has_input
+    broker.group_commit.begin()
+    broker.fail_commit("Input/output error")
+    assert session.ended
+    assert sent(session) == b""
+
+
+@pytest.mark.parametrize(("refused", "error"), [(b"FOO\n", b"E_INVALID invalid command FOO"), (bytes(70_000), None)])
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_refusal_follows_the_answers_that_wait(broker, refused, error, is_at_end):
+    session = connected(broker)
+    session.receive_data(PUB + refused + PUB, NOW_NS)
+    if is_at_end:
+        session.receive_eof(NOW_NS)
+    else:
+        session.receive_data(PUB, NOW_NS)
+    assert (sent(session), session.ended, session.outbox_full) == (b"", False, True)
+    broker.end_commit(broker.group_commit.begin())
+    assert session.ended
+    assert sent(session) == OK + (b"" if error is None else b"\0\0\0\x21\0\0\0\1" + error)
+    assert broker.topics[b"t"].message_count == 1
+
+
+def test_refusal_behind_answers_is_not_sent_if_their_commit_fails(broker):
+    session = connected(broker)
+    session.receive_data(PUB + b"FOO\n", NOW_NS)
+    broker.group_commit.begin()
+    broker.fail_commit("Input/output error")
+    assert session.ended
+    assert session.events() == (SessionEnded("commit failed: Input/output error"),)
+    assert sent(session) == b""
 
 
 def test_messages_behind_an_answer_that_waits_leave_no_event_until_they_are_sent(broker):

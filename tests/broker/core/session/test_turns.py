@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import zlib
+from collections.abc import Callable
 
 import pytest
 
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
-from nsqkit.broker.core.session.session import ACTIONS, Session
+from nsqkit.broker.core.session.session import ACTIONS, CONSUMERS_PER_WORD, Session
 from nsqkit.broker.core.session.turns import SHORT_TURN_WORDS_MAX, TURN_COMMANDS_MAX, TURN_WORDS_MAX
 from nsqkit.wire.commands import (
     NOP,
@@ -39,10 +40,10 @@ def word_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The words of each command that was acted on."""
     words: list[int] = []
 
-    def counted(action):
-        def act(session: Session, command: Command) -> None:
+    def counted(action: Callable[[Session, Command], int | None]) -> Callable[[Session, Command], int | None]:
+        def act(session: Session, command: Command) -> int | None:
             words.append(len(command.bodies) or len(command.params) or 1)
-            action(session, command)
+            return action(session, command)
 
         return act
 
@@ -83,6 +84,13 @@ def test_turn_has_a_limit_of_words_for_every_command(driven, word_counts, comman
     assert client.session.has_input
     assert max(turns(client, word_counts, driven)) <= 2 * TURN_WORDS_MAX
     assert not client.session.has_input
+
+
+def test_answers_that_search_all_consumers_count_for_more_words(driven, word_counts):
+    client, *_ = [driven.consumer() for _ in range(100 * CONSUMERS_PER_WORD)]
+    word_counts.clear()
+    client.feed(encode_touch(NOBODYS_ID) * 1000)
+    assert max([sum(word_counts), *turns(client, word_counts, driven)]) <= TURN_WORDS_MAX / 100
 
 
 def test_all_commands_are_processed_in_order(driven):

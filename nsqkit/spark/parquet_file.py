@@ -2,18 +2,20 @@
 
 A file is written under a hidden name, synced and moved into place, and then its directory is synced. A merged file is
 in place before the files that it replaces are removed, so each row is in a visible file at every moment. Between these
-two steps, or after a crash there, it is in two: readers deduplicate. A reader that listed the directory before a merge
-and opens a file after it fails because the file is missing, and has to list the directory again.
+two steps, after a crash there, and after two merges of the same files at the same time, it may be in two: readers
+deduplicate. A reader that listed the directory before a merge and opens a file after it fails because the file is
+missing, and has to list the directory again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
+from uuid import uuid4
 
 from nsqkit.spark.slots.local_store import make_directory, sync_directory
 
@@ -42,7 +44,7 @@ def write_file(table: pyarrow.Table, path: Path) -> int:
     """Write a table, and return the size of the file, which is then in place and survives a crash."""
     import pyarrow.parquet as pq
 
-    with _new_file(path) as file:
+    with _new_file(path.parent, lambda: path.name) as file:
         pq.write_table(table, file)
         return file.tell()
 
@@ -50,22 +52,25 @@ def write_file(table: pyarrow.Table, path: Path) -> int:
 def merge_files(paths: Sequence[Path]) -> None:
     """Replace files of one directory and one schema by one file.
 
-    A file that is gone is left out: another merge has its rows.
+    A file that is gone is left out: another merge has its rows. Merges may overlap: the name of the new file depends on
+    the files that were read, so no file replaces another one with more rows.
     """
     import pyarrow.parquet as pq
 
-    target = paths[0].with_name(file_name(path.name for path in paths))
-    groups = _row_groups(paths)
+    directory = paths[0].parent
+    read: list[Path] = []
+    groups = _row_groups(paths, read)
     first = next(groups, None)
     if first is None:
         return
-    with _new_file(target) as file, pq.ParquetWriter(file, first.schema) as writer:
+    new_file = _new_file(directory, lambda: file_name(path.name for path in read))
+    with new_file as file, pq.ParquetWriter(file, first.schema) as writer:
         writer.write_table(first)
         for group in groups:
             writer.write_table(group)
-    for path in paths:
+    for path in read:
         path.unlink(missing_ok=True)
-    sync_directory(target.parent)
+    sync_directory(directory)
 
 
 def compact(directory: str | os.PathLike[str], *, file_rows: int = FILE_ROWS, file_bytes: int = FILE_BYTES) -> int:
@@ -118,8 +123,8 @@ def _groups(folder: Path, file_rows: int, file_bytes: int) -> list[list[Path]]:
     return groups
 
 
-def _row_groups(paths: Iterable[Path]) -> Iterator[pyarrow.Table]:
-    """Yield the rows of files, in tables of the size of a row group."""
+def _row_groups(paths: Iterable[Path], read: list[Path]) -> Iterator[pyarrow.Table]:
+    """Yield the rows of files, in tables of the size of a row group; add each file that exists to ``read``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -130,6 +135,7 @@ def _row_groups(paths: Iterable[Path]) -> Iterator[pyarrow.Table]:
             file = pq.ParquetFile(path)
         except FileNotFoundError:
             continue
+        read.append(path)
         with file:
             for number in range(file.num_row_groups):
                 tables.append(file.read_row_group(number))
@@ -142,18 +148,18 @@ def _row_groups(paths: Iterable[Path]) -> Iterator[pyarrow.Table]:
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a hidden file that is synced and moved to ``path`` at the end, or removed after an exception."""
-    make_directory(path.parent)
-    # Spark and pyarrow ignore names that begin with a dot. The name is unique to this process and content.
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
+def _new_file(directory: Path, name: Callable[[], str]) -> Iterator[IO[bytes]]:
+    """Open a hidden file that is synced and gets its name at the end, or is removed after an exception."""
+    make_directory(directory)
+    # Spark and pyarrow ignore names that begin with a dot. Several threads and processes may write the same file.
+    unfinished = directory / f".{uuid4().hex}.tmp"
     try:
         with unfinished.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        unfinished.replace(directory / name())
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync_directory(directory)

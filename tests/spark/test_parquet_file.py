@@ -70,6 +70,18 @@ def test_an_unfinished_file_is_hidden(tmp_path: Path, monkeypatch: pytest.Monkey
     assert names[0].startswith(".")
 
 
+def test_a_file_may_be_written_twice_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def write_both(*arguments: Any) -> None:
+        monkeypatch.undo()
+        write(tmp_path, "a", 1)
+        pq.write_table(*arguments)
+
+    monkeypatch.setattr(pq, "write_table", write_both)
+    write(tmp_path, "a", 1)
+    assert files(tmp_path) == ["a.parquet"]
+    assert numbers(tmp_path) == [1]
+
+
 def test_merged_files_become_one(tmp_path: Path):
     paths = [write(tmp_path, "a", 1, 2), write(tmp_path, "b", 3), write(tmp_path, "c", 4)]
     merge_files(paths[:2])
@@ -116,6 +128,20 @@ def test_files_that_are_gone_are_left_out_of_a_merge(tmp_path: Path):
         path.unlink()
     merge_files(paths)
     assert files(tmp_path) == []
+
+
+def test_merges_of_the_same_files_lose_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The second merge begins when the first one has removed one of two files."""
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        monkeypatch.undo()
+        path.unlink(missing_ok=missing_ok)
+        merge_files(paths)
+
+    paths = [write(tmp_path, "a", 1, 2), write(tmp_path, "b", 3)]
+    monkeypatch.setattr(Path, "unlink", unlink)
+    merge_files(paths)
+    assert set(numbers(tmp_path)) == {1, 2, 3}
 
 
 @pytest.mark.parametrize("limit", ["ROW_GROUP_ROWS", "ROW_GROUP_BYTES"])

@@ -14,7 +14,7 @@ from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import Clock
 from nsqkit.consumer import Message
 from nsqkit.consumer.dead_letter import GivenUp
-from nsqkit.errors import BrokerError, NSQError
+from nsqkit.errors import BrokerError, NSQError, OptionError
 from nsqkit.producer import Producer
 from nsqkit.spark.options import ConsumerSpec
 
@@ -55,7 +55,7 @@ async def _publish(
             while waiting:
                 try:
                     await producer.publish(topic, _given_up(waiting[0], clock.now_ns()).encode())
-                except BrokerError as error:  # an envelope may be too large where the next one is not
+                except (BrokerError, OptionError) as error:  # an envelope may be too large where the next one is not
                     _requeue([waiting.popleft()], address, error)
                 else:
                     published.append(waiting.popleft())

@@ -48,10 +48,14 @@ async def test_a_message_that_is_not_accepted_is_requeued(caplog: pytest.LogCapt
         assert "1 dead letters of" in caplog.text
 
 
-async def test_a_letter_that_is_too_large_costs_no_other_one():
+@pytest.mark.parametrize(
+    ("max_msg_size", "size"),
+    [pytest.param(1000, 900, id="limit of nsqd"), pytest.param(2 << 20, 900_000, id="limit of the client")],
+)
+async def test_a_letter_that_is_too_large_costs_no_other_one(max_msg_size: int, size: int):
     """An envelope is a third longer than its message."""
-    with NsqdServer(max_msg_size=1000) as nsqd:
-        assert [message.body for message in await give_up(nsqd, b"p" * 900, b"poison")] == [b"poison"]
+    with NsqdServer(max_msg_size=max_msg_size) as nsqd:
+        assert [message.body for message in await give_up(nsqd, b"p" * size, b"poison")] == [b"poison"]
         (letter,) = nsqd.messages("dead")
         assert GivenUp.decode(letter.body).body == b"poison"
         assert nsqd.topic("t").channel("c").deferred == 1

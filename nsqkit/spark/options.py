@@ -72,6 +72,17 @@ def _check_texts(name: str, values: object, allowed: str) -> None:
         raise OptionError(f"{name} has one text twice; allowed is {allowed}")
 
 
+def check_addresses(nsqd_tcp_addresses: tuple[str, ...], lookupd_http_addresses: tuple[str, ...]) -> None:
+    """Raise OptionError unless exactly one of the lists has addresses, each once."""
+    _check_texts("nsqd_tcp_addresses", nsqd_tcp_addresses, "a list of host:port, each once")
+    _check_texts("lookupd_http_addresses", lookupd_http_addresses, "a list of host:port or URLs, each once")
+    if bool(nsqd_tcp_addresses) == bool(lookupd_http_addresses):
+        both = "set" if nsqd_tcp_addresses else "empty"
+        raise OptionError(
+            f"nsqd_tcp_addresses and lookupd_http_addresses are both {both}; allowed is exactly one of them"
+        )
+
+
 def check_connection(connection: Mapping[str, Any]) -> None:
     """Raise OptionError for a name that is not among ``CONNECTION_NAMES``, or a value that cannot be sent."""
     if not isinstance(connection, Mapping):
@@ -223,14 +234,8 @@ class ConsumerSpec:
             raise OptionError("topics is empty; allowed is a topic, or a list of one or more")
 
     def _check_addresses(self) -> None:
-        _check_texts("nsqd_tcp_addresses", self.nsqd_tcp_addresses, "a list of host:port, each once")
-        _check_texts("lookupd_http_addresses", self.lookupd_http_addresses, "a list of host:port or URLs, each once")
+        check_addresses(self.nsqd_tcp_addresses, self.lookupd_http_addresses)
         _check_texts("nsqd_http_addresses", self.nsqd_http_addresses, "a list of host:port or URLs, each once")
-        if bool(self.nsqd_tcp_addresses) == bool(self.lookupd_http_addresses):
-            both = "set" if self.nsqd_tcp_addresses else "empty"
-            raise OptionError(
-                f"nsqd_tcp_addresses and lookupd_http_addresses are both {both}; allowed is exactly one of them"
-            )
         for address in self.nsqd_http_addresses:
             http_name(address)
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):

@@ -26,7 +26,7 @@ from nsqkit.spark.option_text import (
     with_documented_names,
     word_option,
 )
-from nsqkit.spark.options import check_connection, lookup_options, show_addresses, show_connection
+from nsqkit.spark.options import check_addresses, check_connection, lookup_options, show_addresses, show_connection
 from nsqkit.wire.names import encode_topic
 
 PUBLISH_ATTEMPTS: Final = 3
@@ -83,11 +83,7 @@ class WriterOptions:
         if self.topic is not None:
             encode_topic(self.topic)
         check_connection(self.connection)
-        if bool(self.nsqd_tcp_addresses) == bool(self.lookupd_http_addresses):
-            both = "set" if self.nsqd_tcp_addresses else "empty"
-            raise OptionError(
-                f"nsqd_tcp_addresses and lookupd_http_addresses are both {both}; allowed is exactly one of them"
-            )
+        check_addresses(self.nsqd_tcp_addresses, self.lookupd_http_addresses)
         self.lookup_options().daemons(self.lookupd_http_addresses)
         # The producer checks addresses and options, before they are sent to executors.
         Producer(*(self.nsqd_tcp_addresses or ("localhost:4150",)), **self.producer_keywords())

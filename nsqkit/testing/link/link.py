@@ -210,9 +210,9 @@ class Link:
     def _process(self, lane: _Lane, direction: Direction, item: Item, now_ns: int) -> None:
         decision, passed_size = lane.decision, lane.passed_size
         lane.decision, lane.passed_size = None, 0
-        if not lane.lost_by and decision is None:
+        if not lane.lost_by:
             describe(self.connection, item)
-            decision = _PASS if passed_size else self._decide(direction, item)
+            decision = decision or (_PASS if passed_size else self._decide(direction, item))
         if lane.lost_by or decision is None:
             lane.recorded.append(attrs.evolve(item, fault=lane.lost_by))
             return

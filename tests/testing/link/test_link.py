@@ -116,6 +116,16 @@ def test_client_is_known_after_the_handshake() -> None:
     assert (connection.client_id, connection.topic, connection.channel) == ("worker", "t", "c")
 
 
+def test_client_is_known_after_a_handshake_in_parts() -> None:
+    faults = Faults()
+    link = Link("127.0.0.1:5", Journal(), faults)
+    identify = encode_identify(b'{"client_id": "worker"}')
+    with faults.drop(command="FIN"):
+        link.client_end.receive_data(MAGIC_V2 + identify[:-9], 1)
+        link.client_end.receive_data(identify[-9:], 2)
+    assert link.connection.client_id == "worker"
+
+
 def test_connection_is_closed_on_accept() -> None:
     faults = Faults()
     with faults.close_on_accept(times=1) as fault:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""The directory of rows without a value, as Hive and Spark name it."""
+"""The directory of rows without a value or with an empty text, as Hive and Spark name it."""
 
 
 class Sink(Protocol):
@@ -146,14 +146,13 @@ class ParquetSink(_Options):
         if column is None:
             yield directory, table
             return
-        import pyarrow.compute as pc
-
-        values = table[column]
-        rest = table.drop_columns([column])
-        for value in values.unique():
-            rows = pc.equal(values, value) if value.is_valid else pc.is_null(values)
-            yield directory / f"{column}={_directory_value(value.as_py())}", rest.filter(rows)
+        # By text, since NaN does not equal itself, and 0.0 equals -0.0.
+        indices: dict[str, list[int]] = {}
+        for index, value in enumerate(table[column].to_pylist()):
+            indices.setdefault(_directory_value(value), []).append(index)
+        for text, rows in indices.items():
+            yield directory / f"{column}={text}", table.take(rows).drop_columns([column])
 
 
 def _directory_value(value: object) -> str:
-    return NULL_PARTITION if value is None else quote(str(value), safe=" ")
+    return NULL_PARTITION if value is None or value == "" else quote(str(value), safe=" ")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,27 @@ def test_rows_go_into_the_directories_of_their_values(tmp_path: Path):
     table = ds.dataset(tmp_path, partitioning="hive").to_table().to_pylist()
     found = {found["id"]: found["body"] for found in table}
     assert found == {row.id: row.body.decode() or None for row in rows}
+
+
+def value_table(convert, rows):
+    return pa.table({"id": [row.id for row in rows], "value": [convert(row.body) for row in rows]})
+
+
+@pytest.mark.parametrize(
+    ("convert", "bodies", "directories"),
+    [
+        (float, [b"1", b"nan", b"2", b"nan"], ["value=1.0", "value=2.0", "value=nan"]),
+        (float, [b"0.0", b"-0.0"], ["value=-0.0", "value=0.0"]),
+        (bytes.decode, [b"", b"x"], ["value=__HIVE_DEFAULT_PARTITION__", "value=x"]),
+    ],
+)
+def test_each_row_goes_into_one_directory(
+    tmp_path: Path, convert: Callable[[bytes], object], bodies: list[bytes], directories: list[str]
+):
+    rows = [row(number, body) for number, body in enumerate(bodies)]
+    ParquetSink(tmp_path, to_table=partial(value_table, convert), partition_by="value").write(rows)
+    assert sorted(path.parent.name for path in files(tmp_path)) == directories
+    assert read_ids(tmp_path) == [row.id for row in rows]
 
 
 def test_a_sink_pickles(tmp_path: Path):

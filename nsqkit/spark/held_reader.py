@@ -12,6 +12,7 @@ Held messages are touched, up to nsqd's ``--max-msg-timeout`` of 15 minutes, so 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -84,6 +85,7 @@ class HeldMessages:
         self.consumers: dict[str, Consumer] = {}
         self._spec = spec
         self._clock = clock
+        self._waiting_bytes = 0
         self._arrived = anyio.Event()
         self._error: NSQError | None = None
 
@@ -92,6 +94,7 @@ class HeldMessages:
         try:
             async for batch in consumer.batches():
                 self.waiting.extend(batch)
+                self._waiting_bytes += sum(len(message.body) for message in batch)
                 self._arrived.set()
         except NSQError as error:
             self._error = error
@@ -125,28 +128,33 @@ class HeldMessages:
                 [message for message in messages if message.topic == topic and not message.is_answered]
             )
 
-    async def hold(self, end: int, records_max: int | None) -> int:
+    async def hold(self, end: int, records_max: int | None, bytes_max: int | None) -> int:
         """Make a batch of the messages that arrive until it is full, or until ``linger`` has passed; return its rows.
 
         Args:
             end: the offset that ends the batch.
             records_max: rows at most; None for no limit besides ``max_in_flight``.
+            bytes_max: bytes of bodies after which the batch is full; None for no limit.
 
         Raises:
             NSQError: a consumer cannot continue.
         """
         most = min(self._spec.max_in_flight, records_max or self._spec.max_in_flight)
+        most_bytes = bytes_max or math.inf
         with move_on_after(self._clock, self._spec.linger):
-            while len(self.waiting) < most and self._error is None:
+            while len(self.waiting) < most and self._waiting_bytes < most_bytes and self._error is None:
                 self._arrived = anyio.Event()
                 await self._arrived.wait()
         if self._error is not None:
             raise self._error
         batch: list[Message] = []
-        while self.waiting and len(batch) < most:
+        size = 0
+        while self.waiting and len(batch) < most and size < most_bytes:
             message = self.waiting.popleft()
+            self._waiting_bytes -= len(message.body)
             if not message.is_answered:
                 batch.append(message)
+                size += len(message.body)
         if self._spec.max_attempts:
             await self._finish(await publish_dead_letters(self._spec, batch, self._clock))
             batch = [message for message in batch if message.attempts <= self._spec.max_attempts]
@@ -238,8 +246,8 @@ class HeldStream:
                 if found is None:
                     return start
                 limits = found
-            records_max = None if read_all else limits.records_max
-            self._last_count = self._portal.call(self._held.hold, batch + 1, records_max)
+            records_max, bytes_max = (None, None) if read_all else (limits.records_max, limits.bytes_max)
+            self._last_count = self._portal.call(self._held.hold, batch + 1, records_max, bytes_max)
             self._run_count += self._last_count
             if not self._is_available_now and not self._last_count:
                 return start

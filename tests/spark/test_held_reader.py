@@ -93,6 +93,25 @@ def test_a_batch_has_at_most_the_rows_of_a_trigger(open_stream: Callable[..., He
     assert max(counts) <= 4
 
 
+def test_a_batch_ends_at_the_bytes_of_a_trigger(open_stream: Callable[..., HeldStream], broker: Broker) -> None:
+    broker.publish("t", [b"%0100d" % n for n in range(9)])
+    stream = open_stream(maxBytesPerTrigger="250", lingerMs="86400000")
+    offset = stream.initial_offset()
+    counts: list[int] = []
+    while sum(counts) < 9:
+        end = stream.latest_offset(offset, read_all=False)
+        counts.append(len(bodies(stream, offset, end)))
+        offset = end
+    assert counts == [3, 3, 3]
+
+
+def test_a_trigger_for_all_messages_has_no_limits(open_stream: Callable[..., HeldStream], broker: Broker) -> None:
+    broker.publish("t", [b"%0100d" % n for n in range(9)])
+    stream = open_stream(maxRecordsPerTrigger="4", maxBytesPerTrigger="250", maxInFlight="9", lingerMs="86400000")
+    start = stream.initial_offset()
+    assert len(bodies(stream, start, stream.latest_offset(start, read_all=True))) == 9
+
+
 def test_messages_of_another_run_are_in_a_later_batch(open_stream: Callable[..., HeldStream], broker: Broker) -> None:
     broker.publish("t", [b"one"])
     first = open_stream()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nsqkit.testing.auth_server import AuthNsqdServer
     from nsqkit.testing.cluster import Cluster
+    from nsqkit.testing.leaks import LeakCheck
     from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
     from nsqkit.testing.tls import Certificates, TLSNsqdServer
 
@@ -28,6 +29,9 @@ Server = TypeVar("Server", bound="AbstractContextManager[Any]")
 
 _SERVERS: Final = pytest.StashKey[list[Any]]()
 """The servers of the fixtures: of a test, until it is reported, or of the session, while they run."""
+
+_CHECK: Final[pytest.StashKey[LeakCheck]] = pytest.StashKey()
+"""The check of the present test for the servers of the session, once there has been one."""
 
 _HAS_LOOP_THREAD: Final = pytest.StashKey[bool]()
 """The run has started the thread of the servers."""
@@ -188,6 +192,8 @@ class _Servers:
 
         _keep_loop_thread(request.config)
         self.check = LeakCheck()
+        if not isinstance(request.node, pytest.Item):
+            self.check = request.node.stash.setdefault(_CHECK, self.check)
         self.options = merged_options(request.node.iter_markers(marker))
         self.is_strict = checks_leaks(self.options) and checks_leaks(merged_options(request.node.iter_markers("nsqd")))
         self._request = request
@@ -279,19 +285,19 @@ class _SharedServers:
 
     @pytest.fixture(autouse=True)
     def _nsq_reset(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        servers = request.session.stash.get(_SERVERS, [])
-        if not servers:
-            yield
-            return
-        from nsqkit.testing.leaks import LeakCheck
-
-        node = request.node
+        node, stash = request.node, request.session.stash
+        servers = stash.setdefault(_SERVERS, [])
         is_strict = self._is_strict(node)
-        check = LeakCheck()
-        for nsqd in _nsqds_of(servers):
-            check.add(nsqd)
+        if _CHECK in stash:
+            from nsqkit.testing.leaks import LeakCheck
+
+            stash[_CHECK] = LeakCheck()
+            for nsqd in _nsqds_of(servers):
+                stash[_CHECK].add(nsqd)
         yield
-        leaks = check.leaks() if is_strict and not node.stash.get(_FAILED, False) else []
+        if not servers:  # the test may have started the first one
+            return
+        leaks = stash[_CHECK].leaks() if is_strict and not node.stash.get(_FAILED, False) else []
         for server in servers:
             if not server.is_running:
                 server.start()

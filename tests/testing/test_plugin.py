@@ -394,3 +394,25 @@ def test_factory(make_nsqd):
     )
     result.assert_outcomes(passed=5, errors=3)
     result.stdout.fnmatch_lines(["*msg_timeout: allowed with nsqd_scope=function only, or for make_nsqd"])
+
+
+def test_server_that_starts_in_a_test_of_the_session_is_checked_and_reset(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+def test_leak(request):
+    nsqd = request.getfixturevalue("nsqd")
+    nsqd.publish("t", b"x")
+    connect(nsqd)
+
+def test_correct(request):
+    request.getfixturevalue("nsqd_auth").publish("t", b"x")
+    request.getfixturevalue("nsqlookupd").faults.status(500)
+
+def test_next(nsqd, nsqd_auth, nsqlookupd):
+    assert not nsqd.topics and not nsqd_auth.topics and not nsqlookupd.faults.active
+""",
+        "--nsqd-scope=session",
+    )
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_leak*"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from nsqkit.spark.slots.maintenance import planned_batches
 from nsqkit.spark.slots.records import RowCounts
 from nsqkit.spark.slots.wal import Wal
 
@@ -14,21 +15,26 @@ class RunCounts:
 
     Attributes:
         next_batch: the first batch that is not counted; None before the first call of ``advance``.
+        first_new: the first batch that had no plan when the run began.
         run_count: rows of the batches that began in this run.
         last: the last batch; None if it is not known.
     """
 
     next_batch: int | None = None
+    first_new: int = 0
     run_count: int = 0
     last: RowCounts | None = None
 
     def advance(self, wal: Wal, next_batch: int) -> None:
-        """Count the batches before ``next_batch``. The last one of an earlier run does not count for this run."""
-        if self.next_batch is None and next_batch:
-            self.last = count_batch(wal, next_batch - 1)
-        for batch in range(next_batch if self.next_batch is None else self.next_batch, next_batch):
+        """Count the batches before ``next_batch``. Those of earlier runs do not count for this run."""
+        first = self.next_batch
+        if first is None:
+            first = max(next_batch - 1, 0)
+            self.first_new = max([next_batch, *(batch + 1 for batch in planned_batches(wal))])
+        for batch in range(first, next_batch):
             self.last = count_batch(wal, batch)
-            self.run_count += self.last.row_count
+            if batch >= self.first_new:
+                self.run_count += self.last.row_count
         self.next_batch = next_batch
 
 

@@ -154,7 +154,9 @@ class WalStream:
         limits = self._pacer.next_limits(
             self._counts.run_count, None if last is None else last.row_count, read_all=read_all
         )
-        if limits is None and not (batch == 0 and wal.adopted):
+        # Adopted rows, and those of the batches behind an older checkpoint, are in the WAL, and in no nsqd.
+        is_stored = (batch == 0 and wal.adopted) or batch < self._counts.first_new
+        if limits is None and not is_stored:
             return start
         self._limits = limits or batch_limits(self._options.spec)
         return wal_offset(wal_id, batch + 1)

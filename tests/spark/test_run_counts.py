@@ -35,6 +35,20 @@ def test_a_run_counts_the_batches_that_began_in_it() -> None:
     assert (counts.run_count, counts.last) == (5, RowCounts(3))
 
 
+def test_a_run_does_not_count_the_batches_that_another_run_has_planned() -> None:
+    wal = Wal(MemoryStore(), "w")
+    for batch in range(4):
+        fill(wal, batch, RowCounts(batch + 1))
+        if batch < 3:
+            wal.store.put_if_absent(wal.plan_key(batch), b"")
+    counts = RunCounts()
+    counts.advance(wal, 1)
+    counts.advance(wal, 3)
+    assert (counts.run_count, counts.last, counts.first_new) == (0, RowCounts(3), 3)
+    counts.advance(wal, 4)
+    assert (counts.run_count, counts.last) == (4, RowCounts(4))
+
+
 def test_a_new_query_has_no_last_batch() -> None:
     counts = RunCounts()
     counts.advance(Wal(MemoryStore(), "w"), 0)

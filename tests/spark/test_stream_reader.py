@@ -184,6 +184,37 @@ def test_available_now_has_a_time_limit(make_stream: Any, time: ManualTime) -> N
     assert stream.latest_offset(start, read_all=False) == start
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_batches_behind_an_older_checkpoint_are_read_from_an_empty_channel(
+    make_stream: Any, cluster: FakeCluster, available_now: bool
+) -> None:
+    first = make_stream()
+    restored = run_batch(first, first.initial_offset())
+    planned = run_batch(first, restored)
+    last = run_batch(first, planned)
+    cluster.backlogs = [Messages()]
+    second = make_stream()
+    if available_now:
+        second.begin_available_now()
+    assert second.latest_offset(restored, read_all=False) == planned
+    assert second.latest_offset(planned, read_all=False) == last
+    assert second.latest_offset(last, read_all=False) == last
+
+
+def test_available_now_reads_the_messages_that_were_there_after_an_older_checkpoint(
+    make_stream: Any, cluster: FakeCluster
+) -> None:
+    first = make_stream()
+    restored = run_batch(first, first.initial_offset())
+    last = run_batch(first, restored)
+    cluster.backlogs = [Messages(depth=3)]
+    second = make_stream()
+    second.begin_available_now()
+    assert second.latest_offset(restored, read_all=False) == last
+    end = second.latest_offset(last, read_all=False)
+    assert sum(share.records_max or 0 for share in shares(second.tasks(last, end))) == 3
+
+
 def test_old_batches_are_removed_when_the_next_one_begins(make_stream: Any, tmp_path: Path) -> None:
     stream = make_stream(walRetainBatches="2")
     offset = stream.initial_offset()

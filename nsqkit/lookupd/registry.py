@@ -49,19 +49,25 @@ class Peer:
         node: its data from IDENTIFY.
         last_update_ns: the time of IDENTIFY or of its last PING, ns since the Unix epoch.
         topics: its topics, each with the time of its tombstone, or None.
-        channels: its channels, as pairs of topic and channel.
+        channels: its channels, by topic.
     """
 
     remote_address: str
     node: Node
     last_update_ns: int
     topics: dict[bytes, int | None] = attrs.field(factory=dict, init=False)
-    channels: dict[tuple[bytes, bytes], None] = attrs.field(factory=dict, init=False)
+    channels: dict[bytes, dict[bytes, None]] = attrs.field(factory=dict, init=False)
 
     @property
     def http_address(self) -> str:
         """The name of the peer in ``/topic/tombstone``."""
         return f"{self.node.broadcast_address}:{self.node.http_port}"
+
+    def remove_channel(self, topic: bytes, channel: bytes) -> None:
+        """Remove one of its channels."""
+        del self.channels[topic][channel]
+        if not self.channels[topic]:
+            del self.channels[topic]
 
 
 class Registry:
@@ -95,7 +101,8 @@ class Registry:
     def remove_peer(self, peer: Peer, count: int) -> list[Registration]:
         """Remove at most ``count`` topics and channels of a peer, and the peer after the last one; return them all."""
         topics = list(islice(peer.topics, count))
-        channels = list(islice(peer.channels, count - len(topics)))
+        pairs = ((topic, channel) for topic, names in peer.channels.items() for channel in names)
+        channels = list(islice(pairs, count - len(topics)))
         removed = [Registration("topic", topic) for topic in topics]
         removed += [Registration("channel", *names) for names in channels]
         for topic in topics:
@@ -112,8 +119,8 @@ class Registry:
         added = []
         if channel:
             self.create_channel(topic, channel)
-            if (topic, channel) not in peer.channels:
-                peer.channels[topic, channel] = None
+            if channel not in (names := peer.channels.setdefault(topic, {})):
+                names[channel] = None
                 self._channels[topic][channel][peer] = None
                 added.append(Registration("channel", topic, channel))
         self.create_topic(topic)
@@ -123,18 +130,27 @@ class Registry:
             added.append(Registration("topic", topic))
         return added
 
-    def unregister(self, peer: Peer, topic: bytes, channel: bytes = b"") -> list[Registration]:
+    def unregister(
+        self, peer: Peer, topic: bytes, channel: bytes = b"", *, count: int | None = None
+    ) -> list[Registration]:
         """Unregister a peer from a channel, or from a topic and all its channels; return the removed registrations.
 
         An ephemeral channel is deleted when its last peer is removed. So is an ephemeral topic, but not its channels.
+
+        Args:
+            peer: the peer.
+            topic: the topic.
+            channel: the channel; empty for the topic and all its channels.
+            count: the most registrations to remove, which may leave others; None for no limit.
         """
         if channel:
             return self._unregister_channel(peer, topic, channel)
-        removed = [
-            Registration("channel", topic, name)
-            for name in self._channels.get(topic, ())
-            if self._remove_from_channel(peer, topic, name)
-        ]
+        names = list(islice(peer.channels.get(topic, ()), count))
+        for name in names:
+            self._remove_from_channel(peer, topic, name)
+        removed = [Registration("channel", topic, name) for name in names]
+        if len(removed) == count:
+            return removed
         if self._remove_from_topic(peer, topic):
             removed.append(Registration("topic", topic))
         if is_ephemeral(topic) and not self._topics.get(topic):
@@ -155,9 +171,9 @@ class Registry:
         return True
 
     def _remove_from_channel(self, peer: Peer, topic: bytes, channel: bytes) -> bool:
-        if (topic, channel) not in peer.channels:
+        if channel not in peer.channels.get(topic, ()):
             return False
-        del peer.channels[topic, channel]
+        peer.remove_channel(topic, channel)
         del self._channels[topic][channel][peer]
         return True
 
@@ -190,7 +206,7 @@ class Registry:
         if channel not in channels:
             return False
         for peer in channels.pop(channel):
-            del peer.channels[topic, channel]
+            peer.remove_channel(topic, channel)
         if not channels:
             del self._channels[topic]
         return True

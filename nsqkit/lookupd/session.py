@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from enum import Enum, auto
+from itertools import chain
 from typing import Final
 
 from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, ProtocolError
@@ -32,7 +33,7 @@ OUTBOX_SIZE_MAX: Final = 1 << 16
 """Bytes that wait for a slow reader before nothing more is read from it."""
 
 TURN_COUNT: Final = 100
-"""Commands that one call processes, and registrations that it removes."""
+"""Commands that one call processes, and registrations that it removes, together."""
 
 _REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log, since it may quote a whole line
 
@@ -206,6 +207,11 @@ class Session:
             while commands is not None or self._unread:
                 commands = commands or self._decoder.feed(self._unread.pop(0))
                 for command in commands:
+                    if command.verb == b"UNREGISTER":
+                        count += self._unregister(command, TURN_COUNT - count)
+                        if count == TURN_COUNT:  # there may be more
+                            self._commands = chain((command,), commands)
+                            return
                     self._send(self._answer(command, now_ns))
                     count += 1
                     if count == TURN_COUNT or self.outbox_full:
@@ -240,11 +246,17 @@ class Session:
             return answer
         if command.verb == b"PING":
             self._ping(now_ns)
-        else:
+        elif command.verb == b"REGISTER":
             assert self.peer is not None
-            change = self._registry.register if command.verb == b"REGISTER" else self._registry.unregister
-            self._log(command.verb.decode(), change(self.peer, *command.params[:2]))
+            self._log("REGISTER", self._registry.register(self.peer, *command.params[:2]))
         return OK_ANSWER  # the other commands do not change the state
+
+    def _unregister(self, command: LookupCommand, count: int) -> int:
+        """Remove at most ``count`` registrations; return how many were removed."""
+        assert self.peer is not None
+        removed = self._registry.unregister(self.peer, *command.params[:2], count=count)
+        self._log("UNREGISTER", removed)
+        return len(removed)
 
     def _identify(self, body: bytes, now_ns: int) -> bytes:
         node = decode_node(body)

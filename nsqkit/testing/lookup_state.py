@@ -72,5 +72,5 @@ def _node(registry: Registry, peer: Peer, now_ns: int) -> NodeState:
         version=node.version,
         topics=tuple(map(bytes.decode, peer.topics)),
         tombstones=tuple(topic.decode() for topic in peer.topics if registry.is_tombstoned(peer, topic, now_ns)),
-        channels=tuple((topic.decode(), channel.decode()) for topic, channel in peer.channels),
+        channels=tuple((topic.decode(), name.decode()) for topic, names in peer.channels.items() for name in names),
     )

@@ -67,7 +67,7 @@ def test_a_topic_is_unregistered_with_its_channels(registry: Registry, peer: Pee
     registry.register(peer, b"u", b"c")
     assert registry.unregister(peer, b"t") == [channel(b"t", b"c"), topic(b"t")]
     assert registry.producers(b"u", 0) == [peer]
-    assert dict.fromkeys(peer.channels) == {(b"u", b"c"): None}
+    assert peer.channels == {b"u": {b"c": None}}
 
 
 def test_an_ephemeral_channel_is_deleted_with_its_last_peer(registry: Registry, peer: Peer) -> None:
@@ -370,7 +370,7 @@ class Pair:
             assert producers == self.oracle.producers(name, self.now_ns)
         for peer in self.peers.values():
             assert {("topic", name, b"") for name in peer.topics} | {
-                ("channel", *names) for names in peer.channels
+                ("channel", name, channel) for name, channels in peer.channels.items() for channel in channels
             } == {key for key, producers in self.oracle.found.items() if number_of[peer] in producers}
 
 

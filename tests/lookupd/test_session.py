@@ -241,6 +241,24 @@ def test_input_received_between_calls_is_processed_in_order(known: Conversation)
     assert known.session.ended
 
 
+def test_channels_of_a_topic_are_unregistered_in_bounded_parts(known: Conversation) -> None:
+    session, count = known.session, 2 * TURN_COUNT + 5
+    session.receive_data(b"".join(encode_register(b"t", b"c%d" % number) for number in range(count)), 0)
+    while session.has_input:
+        session.process_input(0)
+    known.answers()
+    assert session.peer is not None
+    session.receive_data(encode_unregister(b"t") + encode_register(b"u"), 0)
+    lefts = [len(session.peer.channels[b"t"])]
+    while b"t" in session.peer.channels:
+        assert known.answers() == []
+        session.process_input(0)
+        lefts.append(len(session.peer.channels.get(b"t", ())))
+    assert lefts == [TURN_COUNT + 5, 5, 0]
+    assert known.answers() == [b"OK", b"OK"]
+    assert list(session.peer.topics) == [b"u"]
+
+
 @pytest.mark.parametrize("how", ["eof", "end", "refusal"])
 def test_registrations_are_removed_in_bounded_parts(known: Conversation, how: str) -> None:
     count = 3 * TURN_COUNT

@@ -29,11 +29,11 @@ def check_end(
 ) -> None:
     """Check why a session was ended; ``client`` is that of the oracle.
 
-    One whose client has made a mistake, or has ended its stream, has all of its answers before.
+    One whose client has made a mistake has all of its answers before.
     """
     for reason in (event.reason for event in events if isinstance(event, SessionEnded)):
         is_innocent = reason is not None and reason.startswith(INNOCENT)
-        if is_guilty and not is_innocent and client is not None and client.owed:
+        if is_guilty and not is_innocent and client is not None and client.owed and not client.is_at_end:
             raise Broken(11, f"{name} was ended by {reason!r} before {client.owed} were sent")
         conclude(25, is_guilty or is_innocent, f"{name} was ended by {reason!r}")
         if not is_guilty and client is not None and reason is not None and reason.startswith(SILENT):

@@ -51,8 +51,8 @@ class LeakCheck:
             if server.is_running and not server.traffic.wait_for(partial(self._is_left, server), GRACE):
                 sentences += self._sentences(server)
         if (count := portal_provider().user_count - self._user_count) > 0:
-            clients = "a blocking client" if count == 1 else f"{count} blocking clients"
-            sentences.append(f"{clients} of nsqkit has tasks in the thread of the event loop: close it")
+            clients = "a blocking client of nsqkit has" if count == 1 else f"{count} blocking clients of nsqkit have"
+            sentences.append(f"{clients} tasks in the thread of the event loop: close each of them")
         return sentences
 
     def _open(self, server: NsqdServer) -> list[Connection]:

@@ -261,7 +261,9 @@ def test_it(nsqd):
 """
     )
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*a blocking client of nsqkit has tasks in the thread of the event loop: close it"])
+    result.stdout.fnmatch_lines(
+        ["*a blocking client of nsqkit has tasks in the thread of the event loop: close each of them"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from nsqkit.errors import OptionError
 
-__all__ = ["JSON", "MSGPACK", "RAW", "TEXT", "Serializer", "typed_json", "typed_msgpack"]
+__all__ = ["JSON", "MSGPACK", "RAW", "TEXT", "EncodedBody", "Serializer", "typed_json", "typed_msgpack"]
 
 T = TypeVar("T")
 V_contra = TypeVar("V_contra", contravariant=True)
@@ -36,6 +36,12 @@ class Serializer(Protocol[V_contra, R_co]):
 
     def decode(self, body: bytes, /) -> R_co:
         """Return the value in a body."""
+
+
+class EncodedBody(bytes):
+    """A body that is published as it is: a producer's serializer does not encode it again."""
+
+    __slots__ = ()
 
 
 class Raw:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import attrs
 
+from nsqkit.client.serializers import EncodedBody
 from nsqkit.consumer.handler import check_handler, is_async
 from nsqkit.errors import OptionError
 from nsqkit.wire.names import encode_topic
@@ -110,7 +111,7 @@ class DeadLetter:
 
     Args:
         producer: an open ``Producer``, ``HTTPProducer`` or ``BlockingProducer``. A ``BlockingConsumer`` accepts only a
-            ``BlockingProducer``, since the others belong to an event loop of the program.
+            ``BlockingProducer``, since the others belong to an event loop of the program. Its serializer is not used.
         topic: the topic to publish to.
         envelope: False publishes the body as it is, True the JSON object of ``GivenUp.encode``.
 
@@ -132,7 +133,7 @@ class DeadLetter:
 
     def __call__(self, message: Message, given_up: GivenUp) -> object:
         """Publish the message; with an async producer, return an awaitable."""
-        return self._publish(self._topic, given_up.encode() if self._envelope else message.body)
+        return self._publish(self._topic, EncodedBody(given_up.encode() if self._envelope else message.body))
 
 
 Policy: TypeAlias = "Callable[[Message, GivenUp], object]"

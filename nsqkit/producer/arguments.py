@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nsqkit.client.serializers import EncodedBody
 from nsqkit.errors import OptionError
 from nsqkit.options.checks import check_addresses, take_seconds
 from nsqkit.options.durations import Seconds
@@ -46,7 +47,7 @@ class Bodies:
 
     def take(self, body: Any, name: str = "body") -> bytes:
         """Return the bytes of one body; raise OptionError if it is empty or too large, or not bytes."""
-        data = body if self._encode is None else self._encode(body)
+        data = body if self._encode is None or isinstance(body, EncodedBody) else self._encode(body)
         if isinstance(data, bytearray | memoryview):
             data = bytes(data)
         if not isinstance(data, bytes):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit import BlockingProducer, Producer
+from nsqkit import JSON, MSGPACK, TEXT, BlockingProducer, Consumer, HTTPProducer, Producer
 from nsqkit.consumer import dead_letter
 from nsqkit.consumer.dead_letter import (
     DeadLetter,
@@ -18,6 +18,7 @@ from nsqkit.consumer.dead_letter import (
     check_policy,
     discard,
 )
+from nsqkit.consumer.policy import policy_of
 from nsqkit.errors import OptionError
 
 MESSAGE: Any = SimpleNamespace(body=b"x", nsqd_address="nsqd:4150", id=b"0" * 16)
@@ -115,6 +116,33 @@ class TestPolicies:
     def test_other_policies_are_refused(self, policy):
         with pytest.raises(OptionError, match="giving_up is "):
             check_policy(policy)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("serializer", [JSON, TEXT, MSGPACK], ids=repr)
+@pytest.mark.parametrize("envelope", [False, True])
+class TestSerializers:
+    """The serializer of a producer does not change dead letters."""
+
+    async def test_a_producer_publishes_the_bytes(self, nsqd, serializer, envelope):
+        async with Producer(nsqd.tcp_address, serializer=serializer) as producer:
+            await self.check(producer, nsqd, envelope)
+
+    async def test_a_producer_over_http_publishes_the_bytes(self, nsqd, serializer, envelope):
+        await self.check(HTTPProducer(nsqd.http_address, serializer=serializer), nsqd, envelope)
+
+    async def test_a_blocking_producer_publishes_the_bytes(self, nsqd, serializer, envelope):
+        with BlockingProducer(nsqd.tcp_address, serializer=serializer) as producer:
+            await self.check(producer, nsqd, envelope)
+
+    @staticmethod
+    async def check(producer, nsqd, envelope):
+        given_up = given_up_of()
+        await policy_of(DeadLetter(producer, "dead", envelope=envelope))(MESSAGE, given_up)  # type: ignore[misc]
+        async with Consumer("dead", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+            message = await anext(consumer)
+            message.finish()
+            assert message.body == (given_up.encode() if envelope else b"x")
 
 
 def test_discard_does_nothing():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.client.serializers import JSON
+from nsqkit.client.serializers import JSON, EncodedBody
 from nsqkit.errors import OptionError
 from nsqkit.producer.arguments import Bodies, delay_ms, encode_key, topic_name, unite_addresses
 
@@ -49,6 +49,13 @@ def test_sizes_are_those_of_serialized_bodies():
         bodies(serializer=JSON).take("x" * 9)
     with pytest.raises(OptionError, match=r"bodies\[1\] has 11 bytes"):
         bodies(serializer=JSON).take_all(["x", "x" * 9])
+
+
+def test_an_encoded_body_is_not_encoded_again_but_checked():
+    assert bodies(serializer=JSON).take(EncodedBody(b"{")) == b"{"
+    assert list(bodies(serializer=JSON).take_all([1, EncodedBody(b"\xff")])) == [b"1", b"\xff"]
+    with pytest.raises(OptionError, match="body has 11 bytes; allowed are 1 to max_msg_size, 10"):
+        bodies(serializer=JSON).take(EncodedBody(bytes(11)))
 
 
 @pytest.mark.parametrize(

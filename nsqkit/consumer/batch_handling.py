@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
+from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.handler import check_result
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class BatchHandling:
         """Call the handler; return False if it has failed."""
         try:
             begun_ns = self._subscription.now_ns()
-            result = self._handler(batch)
+            # A copy, since the handler may change its list.
+            result = self._handler(Batch(batch, self._subscription.finish_all))
             if result is not None and isawaitable(result):
                 await result
             else:

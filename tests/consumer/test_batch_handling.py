@@ -3,6 +3,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.message import Message
 from tests.consumer.test_consumer import consuming, fin, req
@@ -39,6 +40,27 @@ async def test_a_batch_that_fails_is_one_failure():
         tasks.start_soon(lambda: consumer.run_batches(handle))
         assert {await peer.line() for _ in range(4)} == {b"RDY 0", fin(1), req(2, 1000), req(3, 1000)}
         assert consumer.backoff.counter == 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_handler_may_change_its_list():
+    async def handle(batch: list[Message]) -> None:
+        assert isinstance(batch, Batch)
+        bodies = []
+        while batch:
+            bodies.append(batch.pop().body)
+        if body_of(3) in bodies:
+            raise ValueError("no")
+
+    async with (
+        consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: consumer.run_batches(handle))
+        await peer.deliver(1, 2)
+        assert [await peer.line(), await peer.line()] == [fin(1), fin(2)]
+        await peer.deliver(3, 4)
+        assert {await peer.line() for _ in range(3)} == {b"RDY 0", req(3, 1000), req(4, 1000)}
         tasks.cancel_scope.cancel()
 
 

@@ -2,7 +2,8 @@
 
 Every failure (an invalid URL, an unknown name, a certificate, a slow or too talkative server) is raised as
 ``RequestFailed``. Its text never contains the query, a user or a password, since they may be secrets. Redirects are
-followed as by Go's client, without the Authorization header on other servers; the environment's proxies are not used.
+followed as by Go's client, without the Authorization header on other servers, but not with GET after a POST,
+except by ``fetch_v1``. The environment's proxies are not used.
 Importing h11 takes a while, so users import this module when they send their first request.
 """
 
@@ -87,6 +88,7 @@ async def fetch_v1(url: str, *, document: bytes | None = None, **options: Unpack
         url,
         headers=(ACCEPT_V1,) if document is None else (ACCEPT_V1, ("Content-Type", "application/json")),
         body=document or b"",
+        get_after_post=True,
         **options,
     )
     if response.status != 200:
@@ -101,6 +103,7 @@ async def fetch(
     *,
     headers: Sequence[tuple[str, str]] = (),
     body: bytes = b"",
+    get_after_post: bool = False,
     **options: Unpack[_Options],
 ) -> Response:
     """Send one request and return its response, after redirects if there are any.
@@ -110,6 +113,8 @@ async def fetch(
         url: of http or https; a user and password in it become an ``Authorization`` header, unless there is one.
         headers: further headers besides Host, Content-Length and Connection.
         body: sent unless it is empty.
+        get_after_post: whether the redirects that Go follows with GET are followed after a POST or PUT. The response
+            then does not show whether that had an effect. Otherwise such a redirect is a failure.
         options: see ``_Options``.
 
     Returns:
@@ -126,9 +131,12 @@ async def fetch(
             location = next((value for name, value in response.headers if name == "location"), "")
             if not location or response.status not in _GET_NEXT | _SAME_NEXT:
                 return response
-            if response.status in _GET_NEXT:
-                method, body = "GET", b""
             before, target = target, target.redirected(location)
+            if response.status in _GET_NEXT:
+                if method not in {"GET", "HEAD"} and not get_after_post:
+                    shown = f"the {method} got response {response.status}, a redirect to {target}"
+                    raise RequestFailed(f"{before}: {shown}")
+                method, body = "GET", b""
             if target.origin != before.origin:
                 headers = [pair for pair in headers if pair[0].lower() != "authorization"]
         raise RequestFailed(f"{target}: stopped after {REDIRECTS_MAX} redirects")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, Unpack
 import attrs
 
 from nsqkit.errors import RequestFailed, RequestRefused
+from nsqkit.http.answers import read_message
 from nsqkit.options.checks import check_tools, make_options
 from nsqkit.options.durations import Seconds
 from nsqkit.options.fields import seconds, whole
@@ -111,7 +112,7 @@ class HTTPProducer:
         Raises:
             OptionError: a name or a body that nsqd would refuse; nothing was sent.
             RequestRefused: nsqd refused.
-            RequestFailed: nsqd could not be reached, or did not answer; the message may have arrived.
+            RequestFailed: nsqd could not be reached, or did not answer as nsqd does; the message may have arrived.
         """
         await self._post("/pub", {"topic": topic_name(topic).decode()}, self._bodies.take(body))
 
@@ -168,8 +169,11 @@ class HTTPProducer:
             # Not the next one of all publishes: that may be one where this publish was tried before.
             daemon = self._daemons[(first + attempt) % len(self._daemons)]
             try:
-                await daemon.request("POST", path, params, body=body)
-                return
+                answer = await daemon.request("POST", path, params, body=body)
+                if answer == b"OK":
+                    return
+                # Not of an nsqd: perhaps of a proxy that requires a login.
+                raise RequestFailed(f"{daemon}{path}: the answer is {read_message(answer)!r}; nsqd's is 'OK'")
             except RequestFailed as error:
                 # That the message may have arrived is the outcome, however later attempts fail.
                 if failure is None or isinstance(failure, RequestRefused):

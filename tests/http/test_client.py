@@ -213,8 +213,6 @@ async def test_invalid_characters_of_a_url_are_escaped():
     ("status", "method", "again"),
     [
         ("301 Moved", "GET", "GET"),
-        ("302 Found", "POST", "GET"),
-        ("303 See Other", "POST", "GET"),
         ("307 Temporary", "POST", "POST"),
         ("308 Permanent", "POST", "POST"),
         ("308 Permanent", "GET", "GET"),
@@ -231,6 +229,28 @@ async def test_redirects_are_followed(status, method, again):
     assert first.startswith(f"{method} /a ".encode())
     assert second.startswith(f"{again} /b?c ".encode())
     assert second.endswith(b"\r\n\r\nx") is (again == "POST")
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_redirect_that_would_become_a_get_fails(status, method):
+    answer = http_answer(b"", "Location: //me:password@other:1/b?secret", status=status)
+    async with answering(lambda _: answer) as server:
+        with pytest.raises(RequestFailed) as caught:
+            await fetch(method, f"http://me:password@{server.address}/a?secret", body=b"x", **limits())
+    assert str(caught.value) == (
+        f"http://{server.address}/a: the {method} got response {status[:3]}, a redirect to http://other:1/b"
+    )
+    assert len(server.requests) == 1
+
+
+async def test_redirects_of_a_document_are_followed_as_in_go():
+    def answer(request: bytes) -> bytes:
+        return http_answer(b"", "Location: /b", status="302 Found") if b" /a" in request else http_answer(b"there")
+
+    async with answering(answer) as server:
+        assert await fetch_v1(f"http://{server.address}/a", document=b"{}", **limits()) == b"there"
+    assert [request.partition(b" HTTP")[0] for request in server.requests] == [b"POST /a", b"GET /b"]
 
 
 async def test_redirects_have_a_limit():

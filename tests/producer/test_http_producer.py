@@ -156,6 +156,27 @@ async def test_refusal_after_an_attempt_that_may_have_arrived_is_not_raised():
         assert len(bad.requests) == 1
 
 
+async def test_an_answer_that_is_not_of_nsqd_is_a_failure():
+    async with answering(lambda _: http_answer(b"<html>log in</html>")) as proxy:
+        for attempts in (1, 2):
+            with pytest.raises(RequestFailed) as caught:
+                await producer(proxy.address, publish_attempts=attempts).publish("t", b"x")
+            assert str(caught.value) == (
+                f"http://{proxy.address}/pub: the answer is '<html>log in</html>'; nsqd's is 'OK'"
+            )
+        assert len(proxy.requests) == 3
+
+
+async def test_a_redirect_to_another_page_is_a_failure():
+    redirect = http_answer(b"", "Location: /login?secret", status="302 Found")
+    async with answering(lambda request: redirect if request.startswith(b"POST") else OK) as proxy:
+        with pytest.raises(RequestFailed) as caught:
+            await producer(proxy.address).publish("t", b"x")
+        start = f"http://{proxy.address}"
+        assert str(caught.value) == f"{start}/pub: the POST got response 302, a redirect to {start}/login"
+        assert len(proxy.requests) == 1
+
+
 async def test_refused_publish_is_not_sent_again():
     async with answering(refusing("413 Request Entity Too Large")) as bad, answering(ok) as good:
         with pytest.raises(RequestRefused, match="413 NO"):

@@ -110,6 +110,7 @@ IO_MODULES = {
     "consumer.policy",
     "consumer.stop_signals",
     "consumer.batch_handling",
+    "consumer.cancellation",
     "consumer.thread_message",
     "lookup.poller",
     "lookup.lookupd_client",

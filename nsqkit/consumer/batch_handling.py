@@ -18,6 +18,7 @@ import anyio
 import attrs
 
 from nsqkit.consumer.batches import Batch
+from nsqkit.consumer.cancellation import failure_of
 from nsqkit.consumer.handler import check_result
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class BatchHandling:
             else:
                 check_result(result)
                 self._single.check_time(self._subscription.now_ns() - begun_ns)
-        except Exception as error:
-            await self._single.fail_all(batch, error)
+        except BaseException as error:
+            if (failure := failure_of(error)) is None:
+                raise
+            await self._single.fail_all(batch, failure)
             return False
         return True

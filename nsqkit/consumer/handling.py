@@ -6,6 +6,8 @@
                                          ``max_attempts``, given up: see ``dead_letter``
     has answered it itself               left alone
     is cancelled                         requeued at once
+    raises CancelledError, but its task  treated as if the handler had raised another error: it has awaited a task
+    was not cancelled                    that was cancelled
     takes longer than the timeout        delivered again by nsqd; a later answer does nothing. With
                                          ``cancel_at_timeout`` the handler is cancelled
     returns an object that cannot be     treated as if the handler had raised: see ``handler``
@@ -31,6 +33,7 @@ import anyio
 import anyio.to_thread
 
 from nsqkit.clock import NS_PER_S
+from nsqkit.consumer.cancellation import failure_of
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.handler import call_plain, check_result, name_of
 from nsqkit.consumer.keyed_queues import KeyedQueues
@@ -210,11 +213,11 @@ class Handling:
                             if result is not None:
                                 check_result(result)
                             done.append(message)
-                    except Exception as error:
-                        self.requeue(message, error)
-                    except BaseException:
-                        self._subscription.requeue_now(message)
-                        raise
+                    except BaseException as error:
+                        if (failure := failure_of(error)) is None:
+                            self._subscription.requeue_now(message)
+                            raise
+                        self.requeue(message, failure)
                 count += 1
                 if count == check_at:
                     time_ns = now_ns()
@@ -251,8 +254,9 @@ class Handling:
             try:
                 try:
                     await self._call(message)
-                except Exception as error:
-                    failure = error
+                except BaseException as error:
+                    if (failure := failure_of(error)) is None:
+                        raise
                 else:
                     self.finish(message)
             except BaseException:
@@ -349,12 +353,12 @@ class Handling:
                     await result
                 else:
                     check_result(result, name="giving_up")
-        except Exception as failure:
+        except BaseException as raised:
+            if (failure := failure_of(raised)) is None:
+                self._subscription.requeue_now(message)
+                raise
             logger.error("giving_up failed on %r", message, exc_info=failure, extra=_fields(message))
             self._subscription.requeue(message, None, backoff=True)
-        except BaseException:
-            self._subscription.requeue_now(message)
-            raise
         else:
             self._core.given_up_count += 1
             self.finish(message)

@@ -153,14 +153,8 @@ MUTANTS: Final = (
         "a message is lost if its dead letter cannot be published",
         "consumer/handling.py",
         """            self._subscription.requeue(message, None, backoff=True)
-        except BaseException:
-            self._subscription.requeue_now(message)
-            raise
         else:""",
         """            self._subscription.finish(message)
-        except BaseException:
-            self._subscription.requeue_now(message)
-            raise
         else:""",
         500,
         "driver",
@@ -287,9 +281,8 @@ MUTANTS: Final = (
         "a plain handler that is cancelled keeps its messages",
         "after run was cancelled and called again, messages wait for their timeout",
         "consumer/handling.py",
-        "                        self.requeue(message, error)\n                    except BaseException:\n"
-        "                        self._subscription.requeue_now(message)\n                        raise\n",
-        "                        self.requeue(message, error)\n",
+        "                            self._subscription.requeue_now(message)\n                            raise\n",
+        "                            raise\n",
         1_000,
         "driver",
         breaks=(27,),

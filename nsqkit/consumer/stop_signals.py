@@ -5,12 +5,15 @@ once. If the event loop has not acted on the first one by then, because a plain 
 ``KeyboardInterrupt`` for SIGINT and ``SystemExit`` for others in the main thread. The third does so in any case.
 
 Python calls signal handlers only in the main thread, and there is one for each signal. Several consumers share it. When
-the last of them has left, the program's own handler is installed again.
+the last of them has left, the program's own handler is installed again; so it is in a forked process, which has none of
+its parent's consumers.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
@@ -67,9 +70,11 @@ class StopSignals:
 
     def __exit__(self, *exc_info: object) -> None:
         for number in self._signals:
-            _listeners[number].remove(self)
-            if not _listeners[number]:
-                signal.signal(number, _previous.pop(number))
+            listeners = _listeners.get(number, [])
+            if self in listeners:  # not in a forked process
+                listeners.remove(self)
+                if not listeners:
+                    signal.signal(number, _previous.pop(number))
 
     def receive(self) -> bool:
         """Count a signal; return whether the consumer acts on it."""
@@ -93,3 +98,13 @@ def _receive(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
+
+
+def _leave_to_parent() -> None:
+    _listeners.clear()
+    while _previous:
+        signal.signal(*_previous.popitem())
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_leave_to_parent)

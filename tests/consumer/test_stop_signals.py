@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 import anyio
@@ -9,6 +10,7 @@ import trio
 
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import OptionError
+from tests.integration.test_fork import in_child
 from tests.threads import WAIT_LIMIT, start
 
 USED = [signal.SIGUSR1, signal.SIGUSR2]
@@ -59,6 +61,26 @@ def test_several_consumers_share_a_signal():
         with StopSignals(USED[:1], lambda is_first: received.append("two")):
             signal.raise_signal(signal.SIGUSR1)
         assert received == ["one", "two"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_process_has_the_handlers_of_the_program():
+    received: list[bool] = []
+    before = [signal.getsignal(number) for number in USED]
+    with StopSignals(USED, print) as signals:
+        handlers = [signal.getsignal(number) for number in USED]
+
+        def work() -> None:
+            assert [signal.getsignal(number) for number in USED] == before
+            with StopSignals(USED, received.append):
+                signals.__exit__()  # has no effect
+                signal.raise_signal(signal.SIGUSR1)
+            assert received == [True]
+            assert [signal.getsignal(number) for number in USED] == before
+
+        in_child(work)
+        assert [signal.getsignal(number) for number in USED] == handlers
 
 
 def test_signals_outside_of_the_main_thread_are_refused():

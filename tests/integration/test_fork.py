@@ -242,6 +242,27 @@ def test_processes_of_multiprocessing_publish(nsqd):
     assert count(nsqd) == 8
 
 
+def test_stop_signal_ends_processes_of_multiprocessing(nsqd):
+    context = multiprocessing.get_context("fork")
+    consumer = BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], stop_signals=[signal.SIGTERM])
+    begun = context.Event()
+
+    def work() -> None:
+        begun.set()
+        threading.Event().wait()
+
+    with consumer:
+        process = context.Process(target=work)
+        process.start()
+        assert begun.wait(WAIT_LIMIT)
+        process.terminate()
+        process.join(WAIT_LIMIT)
+        code = process.exitcode
+        process.kill()
+        process.join(WAIT_LIMIT)
+    assert code == -signal.SIGTERM
+
+
 PROGRAM = """
 import os, sys
 from nsqkit import BlockingConsumer, BlockingProducer

@@ -28,15 +28,23 @@ _listeners: Final[dict[int, list[StopSignals]]] = {}
 _previous: Final[dict[int, Any]] = {}
 
 
+_FOR_THE_SYSTEM: Final = ("SIGKILL", "SIGSTOP")
+"""Signals that a process cannot handle."""
+
+
 def check_signals(stop_signals: object) -> tuple[signal.Signals, ...]:
-    """Return the signals; raise OptionError if it is not a collection of signals."""
+    """Return the signals, each once; raise OptionError if it is not a collection of signals that can be handled."""
     text = f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]"
     if isinstance(stop_signals, str | bytes) or not isinstance(stop_signals, Collection):
         raise OptionError(text)
     try:
-        return tuple(signal.Signals(number) for number in stop_signals)
+        signals = tuple(dict.fromkeys(signal.Signals(number) for number in stop_signals))
     except ValueError as error:
         raise OptionError(f"{text}: {error}") from error
+    for each in signals:
+        if each.name in _FOR_THE_SYSTEM:
+            raise OptionError(f"{text}: {each.name} cannot be handled")
+    return signals
 
 
 class StopSignals:

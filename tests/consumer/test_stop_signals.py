@@ -29,8 +29,18 @@ def test_invalid_signals_are_refused(value):
         check_signals(value)
 
 
-def test_numbers_and_signals_are_accepted():
-    assert check_signals([15, signal.SIGINT]) == (signal.SIGTERM, signal.SIGINT)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+def test_a_signal_that_cannot_be_handled_is_refused(name):
+    value = [signal.SIGTERM, signal.Signals[name]]
+    with pytest.raises(OptionError) as caught:
+        check_signals(value)
+    assert str(caught.value) == (
+        f"stop_signals is {value!r}; allowed is a list such as [signal.SIGTERM]: {name} cannot be handled"
+    )
+
+
+def test_numbers_and_signals_are_accepted_and_taken_once():
+    assert check_signals([15, signal.SIGINT, signal.SIGTERM]) == (signal.SIGTERM, signal.SIGINT)
     assert check_signals(()) == ()
 
 

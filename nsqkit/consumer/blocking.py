@@ -211,7 +211,13 @@ class BlockingConsumer(BlockingClient[Consumer]):
             self._work(handler, attrs.evolve(given, giving_up=giving_up))
             return
         threaded = cast("HandlerKeywords", {**options, "giving_up": giving_up, "in_threads": True})
-        loop_client.run(partial(loop_client.client.run, cast("Callable[[Message], None]", handler), **threaded))
+        receiver = self._entered()
+
+        async def run() -> None:
+            with receiver.using_inbox():
+                await loop_client.client.run(cast("Callable[[Message], None]", handler), **threaded)
+
+        loop_client.run(run)
 
     # ---- methods for a running consumer ------------------------------------------------------------------------
 

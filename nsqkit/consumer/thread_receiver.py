@@ -60,7 +60,7 @@ class ThreadReceiver:
         self._loop_client = loop_client
         self._subscription = loop_client.client.subscription
         self._waiting: dict[Request, None] = {}  # an ordered set
-        self._gathering_count = 0  # threads that wait for a batch to be filled from the inbox
+        self._inbox_user_count = 0  # as in ``using_inbox``
         self._taken: deque[Message] = deque()
         self._finished: deque[Message] = deque()
         self._is_finishing = False
@@ -113,13 +113,8 @@ class ThreadReceiver:
 
         async def gather() -> None:
             messages: list[Message] = []
-            self._return_taken()
-            self._gathering_count += 1
-            try:
-                with move_on_after(self._subscription.check_entered(), timeout) as scope:
-                    messages = await anext(batches, [])
-            finally:
-                self._gathering_count -= 1
+            with self.using_inbox(), move_on_after(self._subscription.check_entered(), timeout) as scope:
+                messages = await anext(batches, [])
             if scope.cancelled_caught:  # perhaps while the batch was to be filled
                 messages = batches.take()
             result.resolve(None, messages)
@@ -214,9 +209,19 @@ class ThreadReceiver:
             are_shared |= request.is_shared
             count = min(len(inbox), request.max_messages or len(inbox))
             request.resolve(None, [inbox.popleft() for _ in range(count)])
-        if are_shared and not self._gathering_count:
+        if are_shared and not self._inbox_user_count:
             self._taken.extend(inbox)
             inbox.clear()
+
+    @contextmanager
+    def using_inbox(self) -> Iterator[None]:
+        """Leave messages for which no thread waits in the inbox, where batches and handlers of ``run`` take them."""
+        self._return_taken()
+        self._inbox_user_count += 1
+        try:
+            yield
+        finally:
+            self._inbox_user_count -= 1
 
     def _return_taken(self) -> None:
         """Put messages that busy threads have left back into the inbox."""

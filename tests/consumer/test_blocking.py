@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
+from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Message, Producer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.clock import ManualClock
 from nsqkit.consumer import BackoffState
@@ -414,6 +414,40 @@ def test_ctrl_c_in_a_handler_requeues_its_message(nsqd):
             consumer.run(handle)
         until(lambda: consumer.stats().requeued == 1)
     assert waiting(nsqd) == 5
+
+
+def test_handlers_in_threads_get_the_messages_that_another_receiver_has_left(consumer, nsqd):
+    fill(nsqd, b"1", b"2")
+    until(lambda: consumer.stats().waiting == 2)
+    for message in consumer:
+        assert consumer.stats().waiting == 1
+        message.finish()
+        break
+    handled: list[bytes] = []
+    running = start(lambda: consumer.run(lambda message: handled.append(message.body), concurrency=2))
+    until(lambda: handled == [b"2"])
+    consumer.stop()
+    running.result(WAIT_LIMIT)
+
+
+def test_handlers_in_threads_get_the_messages_that_come_with_one_for_another_thread(consumer, nsqd):
+    may_return = threading.Event()
+    begun: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        begun.append(message.body)
+        may_return.wait()
+
+    running = start(lambda: consumer.run(handle, concurrency=2))
+    fill(nsqd, b"1", b"2")
+    until(lambda: len(begun) == 2)
+    fill(nsqd, b"3", b"4")
+    until(lambda: consumer.stats().waiting == 2)
+    take(consumer).finish()  # no handler is free
+    may_return.set()
+    until(lambda: left(nsqd) == 0)
+    consumer.stop()
+    running.result(WAIT_LIMIT)
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 2}, {"in_threads": True}, {"auto_touch": True}], ids=repr)

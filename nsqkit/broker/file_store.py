@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FILE_MODE: Final = 0o600
 
+REWRITE_SIZE: Final = 1 << 20
+"""Bytes that are read and written at once after a sync that failed."""
+
 REMOVED_MAX: Final = 100
 """Files that have been removed and still take up space."""
 
@@ -27,10 +30,12 @@ REMOVED_MAX: Final = 100
 class DiskFile:
     """A file that is open for reading and writing; the last ``close`` closes its descriptor."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_users")
+    __slots__ = ("__weakref__", "_descriptor", "_shared_size", "_synced_size", "_users")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._shared_size = 0  # at the last ``share``
+        self._synced_size = 0  # all bytes before this are on the disk
         self._users = 1
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -46,14 +51,25 @@ class DiskFile:
 
     def truncate(self, size: int) -> None:
         os.truncate(self._descriptor, size)
+        self._shared_size = min(self._shared_size, size)
+        self._synced_size = min(self._synced_size, size)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
+        self._synced_size = self._shared_size
+
+    def rewrite(self) -> None:
+        # Linux reports the error of a page once, and takes the page for written then. It is still in memory.
+        position = self._synced_size
+        while data := self.read_at(position, REWRITE_SIZE):
+            self.write_at(position, data)
+            position += len(data)
 
     def share(self) -> DiskFile:
+        self._shared_size = self.size()
         self._users += 1
         return self
 

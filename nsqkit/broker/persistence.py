@@ -145,6 +145,7 @@ class Persistence:
                 self.storage.record_write(error)
                 failure = error_text(error)
                 batch.fail(error)
+            batch.rewrite()
             if ticket:
                 self._end_commit(broker, ticket, failure)
             if batch.has_positions:

@@ -182,6 +182,9 @@ class FaultyFile:
         self._disk.check("sync")
         self._file.sync()
 
+    def rewrite(self) -> None:
+        self._file.rewrite()
+
     def share(self) -> FaultyFile:
         return FaultyFile(self._file.share(), self._disk)
 

@@ -42,6 +42,35 @@ def test_file_is_written_and_read_at_any_position(tmp_path):
     assert tmp_path.joinpath("f").stat().st_mode & 0o777 == 0o600
 
 
+def test_bytes_that_were_not_synced_are_written_again(tmp_path, monkeypatch):
+    file = DirectoryFileStore(str(tmp_path)).open("f", create=True)
+    written: list[tuple[int, bytes]] = []
+    write = os.pwrite
+
+    def record(descriptor: int, data: bytes, position: int) -> int:
+        written.append((position, data))
+        return write(descriptor, data, position)
+
+    def share_and_rewrite() -> list[tuple[int, bytes]]:
+        written.clear()
+        file.share().close()
+        file.rewrite()
+        return list(written)
+
+    file.write_at(0, b"one")
+    monkeypatch.setattr(os, "pwrite", record)
+    assert share_and_rewrite() == [(0, b"one")]
+    file.sync()
+    assert share_and_rewrite() == []
+    file.write_at(3, b"two")
+    assert share_and_rewrite() == [(3, b"two")]
+    file.sync()
+    file.truncate(2)
+    file.write_at(2, b"three")
+    assert share_and_rewrite() == [(2, b"three")]
+    file.close()
+
+
 def test_replace_leaves_no_temporary_file(tmp_path):
     path = DirectoryFileStore(str(tmp_path))
     assert path.read("f") is None

@@ -302,6 +302,17 @@ MUTANTS: Final = (
         breaks=(26,),
     ),
     Mutant(
+        "fsync: messages that could not be synced are not written again",
+        "after one error of the disk, a power cut loses messages that were acknowledged before and after it",
+        "broker/persistence.py",
+        "            batch.rewrite()\n",
+        "",
+        1_000,
+        "power",
+        breaks=(15,),
+        seed=7_003_000,
+    ),
+    Mutant(
         "the last message before a missing file leaves a position in an empty file behind it",
         "/stats shows a message that does not exist, until the next one is delivered (found by a world)",
         "broker/core/disk/disk_queue.py",

@@ -355,13 +355,13 @@ class DiskQueue:
                 self._state.report(f"failed to sync {self._name}: {error_text(plan.error)}")
             self._unsynced_count += 1
             self._state.unsynced[self] = None
-        else:
+        elif plan.meta is not None:
+            self._meta, self._has_old_meta = plan.meta, False
+        if plan.is_synced:  # also without the positions: a file that is removed and open keeps its space
             for file in plan.complete:
                 if file in self._unsynced_files:
                     self._unsynced_files.remove(file)
                     file.close()
-            if plan.meta is not None:
-                self._meta, self._has_old_meta = plan.meta, False
         if plan.meta_name:
             self._remove_files_before(plan)
 
@@ -378,6 +378,7 @@ class DiskQueue:
         """Sync at once, and wait for the disk; without ``names``, those of new files are left to the storage."""
         plan = self.begin_sync()
         plan.sync_data()
+        plan.rewrite()
         plan.write_positions(self._files)
         plan.rename_positions(self._files)
         if names:
@@ -387,10 +388,15 @@ class DiskQueue:
 
     def sync_data(self) -> None:
         """Sync the messages at once; raise OSError if that fails."""
-        if self._write_handle is not None:
-            self._write_handle.sync()
-        for file in self._unsynced_files:
-            file.sync()
+        files = [*self._unsynced_files, *filter(None, [self._write_handle])]
+        try:
+            for file in files:
+                file.sync()
+        except OSError:
+            for file in files:
+                with suppress(OSError):
+                    file.rewrite()
+            raise
         self._close_unsynced()
 
     def _positions(self) -> tuple[int, Position]:

@@ -187,12 +187,29 @@ class DurableQueue(DiskQueue):
         super().end_sync(plan)
 
     def _remove_files_before(self, plan: SyncPlan) -> None:
+        if plan.has_no_room:
+            self._make_room(plan)
         if plan.error is not None or plan.first_file == self._first_file:
             return
         if not plan.names_are_synced:
             plan.sync_names(self._files)
         if plan.names_are_synced:
             super()._remove_files_before(plan)
+
+    def _make_room(self, plan: SyncPlan) -> None:
+        """Empty a file whose messages are finished, so that the next sync can write positions on a full disk.
+
+        Its name stays, since a later start would not read the files behind a gap.
+        """
+        for number in self._numbers(self._first_file, plan.first_file - 1):
+            with suppress(OSError):
+                file = self._files.open(self._file_name(number))
+                try:
+                    if file.size():
+                        file.truncate(0)
+                        return
+                finally:
+                    file.close()
 
     def _progress(self) -> tuple[int, Position]:
         """Return how many messages were taken before the oldest unfinished one, and where that is."""

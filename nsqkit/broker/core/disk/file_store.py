@@ -31,6 +31,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Return when the disk has everything that was written; the only method that other threads may call."""
 
+    def rewrite(self) -> None:
+        """Write all unsynced bytes once more: without this, the next ``sync`` after one that failed leaves them out."""
+
     def share(self) -> File:
         """Return the same file for another user, who closes it as well."""
 

@@ -5,6 +5,7 @@ which those that wait for the disk run in a worker thread:
 
     event loop    ``begin_sync`` of each queue    take the files to sync, and the positions of this moment
     thread        ``SyncBatch.sync_data``         sync the files with messages
+    event loop    ``SyncBatch.rewrite``           write those messages again that could not be synced
     thread        ``SyncBatch.write_positions``   write the positions to temporary files, and sync these
     event loop    ``SyncBatch.rename_positions``  give them their names
     thread        ``SyncBatch.sync_names``        sync the directory
@@ -17,6 +18,7 @@ while its sync runs does not get the positions of before, since ``rename_positio
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -45,6 +47,8 @@ class SyncPlan:
         first_file: the number of the oldest file that is needed once the positions are written.
         temporary: the name under which they have been written.
         names_are_synced: the directory has been synced since they have their own name.
+        is_synced: the messages have been synced.
+        has_no_room: the positions could not be written because the disk is full.
         error: why the sync has failed.
     """
 
@@ -56,6 +60,8 @@ class SyncPlan:
     first_file: int = 0
     temporary: str = ""
     names_are_synced: bool = False
+    is_synced: bool = False
+    has_no_room: bool = False
     error: OSError | None = None
 
     def sync_data(self) -> None:
@@ -65,6 +71,15 @@ class SyncPlan:
                 file.sync()
         except OSError as error:
             self.error = error
+        else:
+            self.is_synced = True
+
+    def rewrite(self) -> None:
+        """Have the next sync write the messages that could not be synced."""
+        if not self.is_synced:
+            for file in self.files:
+                with suppress(OSError):  # then they are lost with a power cut, as after any error of a disk
+                    file.rewrite()
 
     def write_positions(self, store: FileStore) -> None:
         """Write the positions to a temporary file, if the messages have been synced; record an error."""
@@ -73,6 +88,7 @@ class SyncPlan:
                 self.temporary = store.write_temporary(self.meta_name, self.meta)
             except OSError as error:
                 self.error = error
+                self.has_no_room = error.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def rename_positions(self, store: FileStore) -> None:
         """Give the positions their name, unless the queue was emptied since they were taken; record an error."""
@@ -202,6 +218,10 @@ class SyncBatch:
                     raise plan.error
             self._store.sync()
 
+    def rewrite(self) -> None:
+        for plan in self.plans:
+            plan.rewrite()
+
     def write_positions(self) -> None:
         for plan in self.plans:
             plan.write_positions(self._store)
@@ -225,6 +245,7 @@ class SyncBatch:
 
     def abandon(self) -> None:
         """Close the files, and remove the temporary ones: the sync does not go on."""
+        self.rewrite()
         for plan in self.plans:
             plan.close()
             if plan.temporary:

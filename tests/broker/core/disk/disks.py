@@ -50,6 +50,7 @@ class Content:
     data: bytearray = attrs.field(factory=bytearray)
     synced: bytes = b""
     writes: list[tuple[int, bytes] | int] = attrs.field(factory=list)  # since the sync; a number cuts off there
+    lost_from: int | None = None  # bytes from here on were lost by a sync that failed
 
     def write(self, position: int, data: bytes) -> None:
         _write(self.data, position, data)
@@ -60,8 +61,30 @@ class Content:
         self.writes.append(size)
 
     def sync(self) -> None:
-        self.synced = bytes(self.data)
+        if self.lost_from is None:
+            self.synced = bytes(self.data)
+        else:
+            synced = bytearray(self.synced)
+            for write in self.writes:
+                if isinstance(write, int):
+                    _truncate(synced, write)
+                else:
+                    _write(synced, *write)
+            self.synced = bytes(synced)
         self.writes.clear()
+
+    def lose_writes(self) -> None:
+        """Take all writes for synced, as Linux does after a sync that failed; they are not on the disk."""
+        for write in self.writes:
+            position = write if isinstance(write, int) else write[0]
+            self.lost_from = position if self.lost_from is None else min(position, self.lost_from)
+        self.writes.clear()
+
+    def rewrite(self) -> None:
+        """Write the lost bytes once more."""
+        if self.lost_from is not None:
+            self.writes += [(self.lost_from, bytes(self.data[self.lost_from :])), len(self.data)]
+            self.lost_from = None
 
     def after_power_cut(self, random: Random, *, zeros: bool, sectors: bool) -> Content:
         """Return the content after the power cut."""
@@ -148,6 +171,10 @@ class MemoryFile:
     def sync(self) -> None:
         assert self._is_open, "the file was closed"
         self._directory.sync_file(self._content)
+
+    def rewrite(self) -> None:
+        assert self._is_open, "the file was closed"
+        self._content.rewrite()
 
     def share(self) -> MemoryFile:
         return MemoryFile(self._directory, self._content)
@@ -276,7 +303,11 @@ class MemoryFileStore:
 
     def sync_file(self, content: Content) -> None:
         """Sync the bytes of a file."""
-        self.operate()
+        try:
+            self.operate()
+        except OSError:
+            content.lose_writes()
+            raise
         self.sync_count += 1
         content.sync()
 

@@ -536,6 +536,30 @@ def test_missing_file_that_was_read_to_its_end_is_not_needed():
     assert queue._state.reports == []
 
 
+@pytest.mark.parametrize("after", [0, 1])
+def test_messages_that_could_not_be_synced_at_once_are_written_by_the_next_sync(after):
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(1))
+    directory.fail(errno.EIO, after=after, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        queue.sync_data()
+    queue.put(frames(2))
+    queue.sync()
+    assert left(opened(directory.power_cut(Random(1)))) == frames(1, 2)
+
+
+def test_files_that_are_removed_on_a_full_disk_are_closed():
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(8)))
+    queue.take(8)
+    directory.capacity = sum(map(len, directory.files.values()))
+    queue.sync()
+    assert sizes(directory) == {"000002.dat": 2 * RECORD}
+    assert directory.open_count == 2  # to read, and to write
+
+
 def test_last_message_before_a_missing_and_an_empty_file_is_not_counted_twice():
     directory = MemoryFileStore({data_name(0): records(1), data_name(2): R123[:34], META: b"1\n0,0\n1,0\n"})
     queue = opened(directory)

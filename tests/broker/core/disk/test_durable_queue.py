@@ -38,6 +38,25 @@ def settle(queue: DurableQueue) -> None:
     queue.sync()
 
 
+def test_full_disk_empties():
+    directory = MemoryFileStore()
+    queue = DurableQueue(directory, "t", LIMITS, new_state())
+    queue.put([frame(n) for n in range(40)])
+    queue.sync()
+    queue.finish([each[ID] for each in queue.take(40)])
+    directory.capacity = sum(map(len, directory.files.values()))
+    with pytest.raises(OSError, match="No space left"):
+        queue.put([frame(n) for n in range(40, 50)])
+    for _ in range(3):
+        queue.sync()
+    assert len(directory.files) <= 3
+    queue.put([frame(50)])
+    directory.recover()
+    queue.sync()
+    after = DurableQueue(directory.power_cut(Random(1)), "t", LIMITS, new_state())
+    assert numbers(after.take(50)) == [50]
+
+
 def test_unfinished_messages_are_read_again_after_a_kill(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
@@ -58,6 +59,24 @@ def test_error_of_a_step_leaves_no_temporary_file_and_the_queues_unsynced(step):
     batch.end()
     assert any(queue.needs_sync for queue in queues)
     assert not any(name.endswith(".tmp") for name in store.files) or step == "rename_positions"
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_messages_of_a_sync_that_failed_are_written_by_the_next(is_abandoned):
+    store = MemoryFileStore()
+    queues, batch = begun(store, is_commit=True)
+    store.fail(errno.EIO, after=1, times=1)  # behind the positions of the first queue, its messages
+    with pytest.raises(OSError, match="Input/output error"):
+        batch.sync_data()
+    if is_abandoned:
+        batch.abandon()
+    else:
+        batch.rewrite()
+        batch.end()
+    for queue in queues:
+        queue.sync()
+    after = store.power_cut(Random(1))
+    assert after.files == store.files
 
 
 def test_sync_that_is_abandoned_leaves_the_files_to_the_close():

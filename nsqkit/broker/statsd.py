@@ -21,7 +21,6 @@ from nsqkit.broker.core.report.stats import collect
 from nsqkit.broker.core.report.statsd import NOTHING, cut_packets, report
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.clock import NS_PER_S, Clock, move_on_after
-from nsqkit.errors import OptionError
 from nsqkit.transport.address import split_address
 
 logger = logging.getLogger("nsqkit.broker")
@@ -57,7 +56,7 @@ class StatsdReporter:
         address = self._options.statsd_address
         try:
             sock = await _connected(address, self._clock)
-        except (OSError, OptionError) as error:
+        except (OSError, ValueError) as error:
             logger.error("failed to create UDP socket to statsd(%s) - %s", address, error)
             return
         with sock:
@@ -95,7 +94,7 @@ async def _connected(address: str, clock: Clock) -> socket.socket:
     """Return a UDP socket that is connected to the first reachable address of the host.
 
     Raises:
-        OptionError: the address is invalid.
+        ValueError: the address is invalid, or its host has no form for DNS.
         OSError: it is not resolved in time, or not reachable.
     """
     host, port = split_address(address)

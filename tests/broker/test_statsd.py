@@ -147,7 +147,9 @@ async def test_reports_that_were_due_before_a_late_one_are_skipped(broker, daemo
         await packet(daemon)
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:statsd", "unknown.invalid:8125"])
+@pytest.mark.parametrize(
+    "address", ["nowhere", "127.0.0.1:statsd", "unknown.invalid:8125", "stats_d\u00fc.invalid:8125"]
+)
 async def test_an_unusable_address_is_logged_and_tried_again(broker, daemon, clock, address):
     with errors() as next_error:
         async with running(broker, options(daemon, statsd_address=address), clock):

@@ -40,6 +40,9 @@ ACCEPT_V1: Final = ("Accept", "application/vnd.nsq; version=1.0")
 RECEIVE_SIZE: Final = 65536
 """The most bytes that one read returns."""
 
+TURN_EVENTS: Final = 50
+"""Events of h11 after which the other tasks get a turn; each chunk of a body is an event that takes over 10 µs."""
+
 BEGINNING_LENGTH: Final = 3
 """Bytes of an answer that show whether it is HTTP; no answer has fewer."""
 
@@ -256,7 +259,11 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
     http.receive_data(await _receive_beginning(stream))
     head: h11.Response | None = None
     received = bytearray()
+    event_count = 0
     while not isinstance(event := await _next_event(stream, http), h11.EndOfMessage):
+        event_count += 1
+        if event_count % TURN_EVENTS == 0:
+            await anyio.lowlevel.checkpoint()
         if isinstance(event, h11.Response):
             head = event
         elif isinstance(event, h11.Data):

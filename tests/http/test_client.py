@@ -14,7 +14,7 @@ from nsqkit import __version__
 from nsqkit.clock import LoopClock, ManualClock
 from nsqkit.errors import RequestFailed, TransportError, WrongServer
 from nsqkit.http import client
-from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
+from nsqkit.http.client import REDIRECTS_MAX, TURN_EVENTS, fetch, fetch_v1
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import listen
 from tests.answering import answering, http_answer, unused_address
@@ -117,6 +117,25 @@ async def test_a_refused_connection_fails():
     with pytest.raises(TransportError, match=f"^http://{address}/x: .*(fail|refused)") as caught:
         await get(f"http://{address}/x?secret=s")
     assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_other_tasks_run_during_a_body_of_small_chunks():
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    count = 100 * TURN_EVENTS
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+    with patch.object(client, "connect_tcp", AsyncMock(return_value=FakeStream([chunks]))):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            assert (await get("http://h/", body_max=count)).body == b"x" * count
+            tasks.cancel_scope.cancel()
+    assert turns >= count // TURN_EVENTS // 2
 
 
 async def test_the_request_timeout():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from contextlib import suppress
 from ssl import SSLCertVerificationError, SSLError
 from string import punctuation
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, Unpack
@@ -255,7 +256,27 @@ async def _wrap(stream: ByteStream, host: str, context: SSLContext | None) -> By
 async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_max: int) -> Response:
     http = h11.Connection(h11.CLIENT)
     content = [h11.Data(data=body)] if body else []
-    await stream.send(b"".join(http.send(event) or b"" for event in (request, *content, h11.EndOfMessage())))
+    data = b"".join(http.send(event) or b"" for event in (request, *content, h11.EndOfMessage()))
+    async with anyio.create_task_group() as tasks:
+        # A server may refuse a long body before it has read it, and not read the rest.
+        tasks.start_soon(_send_request, stream, data)
+        try:
+            outcome: Response | Exception = await _receive_response(stream, http, body_max)
+        except Exception as error:  # the task group would wrap it in an ExceptionGroup
+            outcome = error
+        tasks.cancel_scope.cancel()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def _send_request(stream: ByteStream, data: bytes) -> None:
+    # The receiving side has the response, or the reason why there is none.
+    with suppress(BrokenResourceError, ClosedResourceError, EndOfStream, SSLError):
+        await stream.send(data)
+
+
+async def _receive_response(stream: ByteStream, http: h11.Connection, body_max: int) -> Response:
     http.receive_data(await _receive_beginning(stream))
     head: h11.Response | None = None
     received = bytearray()

@@ -8,7 +8,8 @@ from unittest.mock import AsyncMock, patch
 import anyio
 import pytest
 import trustme
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.streams.tls import TLSListener
 
 from nsqkit import __version__
 from nsqkit.clock import LoopClock, ManualClock
@@ -17,10 +18,16 @@ from nsqkit.http import client
 from nsqkit.http.client import REDIRECTS_MAX, TURN_EVENTS, fetch, fetch_v1
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import listen
+from tests import certificates
 from tests.answering import answering, http_answer, unused_address
 from tests.fuzz.fake_stream import FakeStream
 
 pytestmark = pytest.mark.anyio
+
+LONG = bytes(20_000_000) + b"!"
+"""A body that is longer than the buffers of a connection."""
+
+TOO_BIG = http_answer(b"MSG_TOO_BIG", status="413 Request Entity Too Large")
 
 
 def limits() -> Any:
@@ -91,6 +98,54 @@ async def test_an_invalid_answer_is_refused(answer, error):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestFailed, match=error):
             await get(f"http://{server.address}/")
+
+
+async def test_an_early_refusal_of_a_long_body_is_the_response():
+    async def refuse(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(TOO_BIG[:-1])
+            await stream.send(TOO_BIG[-1:])
+            await anyio.sleep_forever()
+
+    contexts = [None, certificates.server_context()]
+    for scheme, theirs in zip(("http", "https"), contexts, strict=True):
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        where = TLSListener(listener, theirs, standard_compatible=False) if theirs else listener
+        async with where, anyio.create_task_group() as tasks:
+            tasks.start_soon(where.serve, refuse)
+            url = f"{scheme}://localhost:{listener.extra(SocketAttribute.local_port)}/"
+            response = await fetch("POST", url, body=LONG, **limits(), tls=certificates.client_context())
+            assert (response.status, response.body) == (413, b"MSG_TOO_BIG")
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_body_is_sent_to_its_end_after_100_continue():
+    async def invite(stream: ByteStream) -> None:
+        async with stream:
+            await stream.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            while not (await stream.receive()).endswith(LONG[-1:]):
+                pass
+            await stream.send(http_answer(b"OK"))
+
+    async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, invite, tasks)
+        response = await fetch("POST", f"http://{listener.address}/", body=LONG, **limits())
+        tasks.cancel_scope.cancel()
+    assert response.body == b"OK"
+
+
+class ClosedByServer(FakeStream):
+    async def send(self, item: bytes) -> None:
+        raise anyio.BrokenResourceError
+
+
+async def test_a_response_before_the_connection_was_closed_is_received():
+    with patch.object(client, "connect_tcp", AsyncMock(return_value=ClosedByServer([TOO_BIG]))):
+        assert (await fetch("POST", "http://h/", body=b"x", **limits())).status == 413
+    with patch.object(client, "connect_tcp", AsyncMock(return_value=ClosedByServer([]))):
+        with pytest.raises(RequestFailed, match=r"^http://h/: the server has closed the connection$"):
+            await fetch("POST", "http://h/", body=b"x", **limits())
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ class WalStream:
         wal = self._open(wal_id, batch)
         if self._counts.next_batch != batch:
             self._begin_batch(wal, batch)
-        last = self._counts.last
+        # The last batch of an earlier run does not show whether messages wait now.
+        last = self._counts.last if batch > self._counts.first_new else None
         limits = self._pacer.next_limits(
             self._counts.run_count, None if last is None else last.row_count, read_all=read_all
         )

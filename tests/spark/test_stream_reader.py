@@ -215,6 +215,20 @@ def test_available_now_reads_the_messages_that_were_there_after_an_older_checkpo
     assert sum(share.records_max or 0 for share in shares(second.tasks(last, end))) == 3
 
 
+def test_available_now_without_depths_reads_again_after_the_empty_batch_of_an_earlier_run(make_stream: Any) -> None:
+    first = make_stream(depthCheck="none")
+    first.begin_available_now()
+    full = run_batch(first, first.initial_offset())
+    empty = run_batch(first, full, row_count=0)
+    assert first.latest_offset(empty, read_all=False) == empty
+    second = make_stream(depthCheck="none")
+    second.begin_available_now()
+    full = run_batch(second, empty)
+    assert full["n"] == empty["n"] + 1
+    empty = run_batch(second, full, row_count=0)
+    assert second.latest_offset(empty, read_all=False) == empty
+
+
 def test_old_batches_are_removed_when_the_next_one_begins(make_stream: Any, tmp_path: Path) -> None:
     stream = make_stream(walRetainBatches="2")
     offset = stream.initial_offset()

@@ -190,7 +190,7 @@ def read_writer_options(options: Mapping[str, str]) -> WriterOptions:
     Raises:
         OptionError: an option is unknown, wrong, missing or contradicts another one.
     """
-    values = read_options(options, OPTIONS, ignored=("checkpointLocation",))
+    values = read_options(options, OPTIONS, ignored=("checkpointLocation", "queryName"))
     own = {option.field: values[option.name] for option in OPTIONS if option.name in values}
     connection = connection_of(values)
     try:

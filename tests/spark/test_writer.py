@@ -62,6 +62,7 @@ def test_rows_of_a_stream_arrive(spark: SparkSession, nsqd: NsqdServer, tmp_path
         .option("maxFilesPerTrigger", 1)
         .parquet(str(tmp_path / "in"))
         .writeStream.format("nsq")
+        .queryName("copy")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .option("nsqd.addresses", nsqd.tcp_address)
         .option("topic", "t")
@@ -69,6 +70,7 @@ def test_rows_of_a_stream_arrive(spark: SparkSession, nsqd: NsqdServer, tmp_path
         .start()
     )
     assert query.awaitTermination(60)
+    assert query.name == "copy"
     assert sorted(map(int, bodies(nsqd))) == list(range(300))
 
 

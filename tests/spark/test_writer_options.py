@@ -112,6 +112,7 @@ def test_options_of_spark_are_read_whatever_the_case_of_their_names():
             "deferMs": "5",
             "nsq.authsecret": "hush",
             "checkpointLocation": "/tmp",
+            "queryname": "copy",
         }
     ) == WriterOptions(
         topic="t",

@@ -3,8 +3,8 @@
 A trigger without messages runs no batch, so an idle query costs a look at the depths only. A run with
 ``availableNow`` ends when it has as many rows as there were messages when it began, when nothing is waiting or in
 flight, or at its time limit. Messages in flight to other consumers may come back, so the run waits for them, for one
-message timeout. Depths are None where nsqds do not report them: then a batch is the only way to find out, and an empty
-one ends a run with ``availableNow``.
+message timeout. Depths are None where nsqds do not report them, and before the first batch of a channel, which creates
+it: then a batch is the only way to find out, and an empty one ends a run with ``availableNow``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AvailableNow:
     """One run with ``availableNow``.
 
     Attributes:
-        target: the messages that it takes; None if the depths were not known when it began.
+        target: its rows at its end; None while the depths have never been known.
         in_flight_until_ns: until when it waits for messages in flight, ns since the Unix epoch.
         deadline_ns: when it takes no more, ns since the Unix epoch; None for no limit.
         wait_deferred: whether it waits for deferred messages, as for those in flight.
@@ -83,6 +83,18 @@ class AvailableNow:
     in_flight_until_ns: int | None
     deadline_ns: int | None
     wait_deferred: bool
+
+    def with_target(self, backlog: Backlog | None, row_count: int) -> AvailableNow:
+        """Return the run with a target. A new channel has depths from its first consumer on.
+
+        Args:
+            backlog: the messages now.
+            row_count: rows of the run so far.
+        """
+        if self.target is not None or backlog is None:
+            return self
+        wanted = backlog.depth + backlog.in_flight + self.wait_deferred * backlog.deferred
+        return attrs.evolve(self, target=row_count + wanted)
 
     def decide(self, backlog: Backlog | None, row_count: int, last_row_count: int | None, now_ns: int) -> Decision:
         """Return the decision of one trigger of the run.
@@ -118,9 +130,10 @@ def begin_available_now(
         timeout_ns: the time limit of the run; None for no limit.
         wait_in_flight: whether to wait for messages that are in flight or deferred until the time limit.
     """
-    return AvailableNow(
-        target=None if backlog is None else backlog.depth + backlog.in_flight + wait_in_flight * backlog.deferred,
+    run = AvailableNow(
+        target=None,
         in_flight_until_ns=None if wait_in_flight else now_ns + msg_timeout_ns,
         deadline_ns=None if timeout_ns is None else now_ns + timeout_ns,
         wait_deferred=wait_in_flight,
     )
+    return run.with_target(backlog, 0)

@@ -98,6 +98,7 @@ class Pacer:
         backlog = self._look()
         if self._run is None:
             return decide_continuous(backlog)
+        self._run = self._run.with_target(backlog, row_count)
         return self._run.decide(backlog, row_count, last_row_count, self._now_ns())
 
     def _look(self) -> Backlog | None:

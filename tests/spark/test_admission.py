@@ -62,6 +62,14 @@ def test_a_run_without_depths_ends_at_an_empty_batch() -> None:
     assert run.decide(None, 5, 0, 1) is Pause.SKIP
 
 
+def test_a_run_takes_the_messages_that_were_there_when_the_depths_became_known() -> None:
+    run = begin(None).with_target(None, 5)
+    assert run.decide(None, 5, 5, 1) == Run(None)
+    run = run.with_target(Messages(depth=3, in_flight=1, deferred=9), 5).with_target(Messages(depth=90), 8)
+    assert run.decide(Messages(depth=90), 8, 3, 2) == Run(1)
+    assert run.decide(Messages(depth=90), 9, 1, 3) is Pause.SKIP
+
+
 @given(st.integers(1, 10_000), st.lists(st.integers(1, 3000), min_size=1))
 def test_a_run_never_exceeds_its_target(target: int, published: list[int]) -> None:
     run, rows, depth = begin(Messages(depth=target)), 0, target

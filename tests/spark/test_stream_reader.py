@@ -157,6 +157,17 @@ def test_available_now_ends_at_the_messages_that_were_there(make_stream: Any, cl
     assert stream.latest_offset(second, read_all=False) == second
 
 
+def test_available_now_of_a_new_channel_ends_while_messages_arrive(make_stream: Any, cluster: FakeCluster) -> None:
+    cluster.backlogs = [None, None, Messages(depth=8)]
+    stream = make_stream()
+    stream.begin_available_now()
+    first = run_batch(stream, stream.initial_offset())
+    second = stream.latest_offset(first, read_all=False)
+    assert sum(share.records_max or 0 for share in shares(stream.tasks(first, second))) == 8
+    second = run_batch(stream, first, row_count=8)
+    assert stream.latest_offset(second, read_all=False) == second
+
+
 def test_available_now_waits_for_messages_in_flight(make_stream: Any, cluster: FakeCluster, time: ManualTime) -> None:
     stream = make_stream()
     cluster.backlogs = [Messages(in_flight=2), Messages(in_flight=2), Messages(in_flight=2), Messages(depth=2)]

@@ -27,6 +27,8 @@ class Backlog(Protocol):
     def in_flight(self) -> int: ...
     @property
     def deferred(self) -> int: ...
+    @property
+    def finished_count(self) -> int: ...
 
 
 class Cluster(Protocol):
@@ -73,7 +75,7 @@ class AvailableNow:
     """One run with ``availableNow``.
 
     Attributes:
-        target: its rows at its end; None while the depths have never been known.
+        target: its ``row_count`` at its end; None while the depths have never been known.
         in_flight_until_ns: until when it waits for messages in flight, ns since the Unix epoch.
         deadline_ns: when it takes no more, ns since the Unix epoch; None for no limit.
         wait_deferred: whether it waits for deferred messages, as for those in flight.
@@ -119,21 +121,19 @@ class AvailableNow:
 
 
 def begin_available_now(
-    backlog: Backlog | None, now_ns: int, msg_timeout_ns: int, timeout_ns: int | None, *, wait_in_flight: bool
+    now_ns: int, msg_timeout_ns: int, timeout_ns: int | None, *, wait_in_flight: bool
 ) -> AvailableNow:
-    """Return the run that begins now.
+    """Return the run that begins now, without a target.
 
     Args:
-        backlog: the messages now.
         now_ns: ns since the Unix epoch.
         msg_timeout_ns: how long another consumer's messages may be in flight.
         timeout_ns: the time limit of the run; None for no limit.
         wait_in_flight: whether to wait for messages that are in flight or deferred until the time limit.
     """
-    run = AvailableNow(
+    return AvailableNow(
         target=None,
         in_flight_until_ns=None if wait_in_flight else now_ns + msg_timeout_ns,
         deadline_ns=None if timeout_ns is None else now_ns + timeout_ns,
         wait_deferred=wait_in_flight,
     )
-    return run.with_target(backlog, 0)

@@ -41,17 +41,20 @@ TTL: Final = 5.0
 
 @attrs.frozen
 class Backlog:
-    """The messages of a channel that are not finished, over all nsqds and topics.
+    """The messages of a channel, over all nsqds and topics.
 
     Attributes:
         depth: messages that wait.
         in_flight: messages that were delivered to a consumer.
         deferred: messages that wait for the end of a delay.
+        finished_count: messages that were finished, counted since each nsqd's start. Those that it read from its disk
+            then are not added, so only the difference of two counts has a meaning.
     """
 
     depth: int
     in_flight: int
     deferred: int
+    finished_count: int
 
 
 class Discovery:
@@ -105,11 +108,11 @@ class Discovery:
         found = _run(lambda: self._query_stats(topics_of))
         if len(found) < sum(map(len, topics_of.values())):
             return None
-        return Backlog(
-            depth=sum(channel.depth for channel in found),
-            in_flight=sum(channel.in_flight_count for channel in found),
-            deferred=sum(channel.deferred_count for channel in found),
-        )
+        depth = sum(channel.depth for channel in found)
+        in_flight = sum(channel.in_flight_count for channel in found)
+        deferred = sum(channel.deferred_count for channel in found)
+        message_count = sum(channel.message_count for channel in found)
+        return Backlog(depth, in_flight, deferred, message_count - depth - in_flight - deferred)
 
     def _refresh(self) -> None:
         """Query the nsqlookupds if the list is older than ``TTL``."""

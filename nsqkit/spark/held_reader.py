@@ -275,7 +275,7 @@ class HeldStream:
             return None
         waiting = len(self._held.waiting)
         held = waiting + sum(map(len, self._held.batches.values()))
-        return HeldBacklog(found.depth + waiting, max(found.in_flight - held, 0), found.deferred)
+        return HeldBacklog(found.depth + waiting, max(found.in_flight - held, 0), found.deferred, found.finished_count)
 
     def _batch_tasks(self, batch: int) -> list[HeldTask]:
         rows = [message_row(message) for message in self._held.batches.get(batch + 1, ())]
@@ -294,6 +294,7 @@ class HeldBacklog:
     depth: int
     in_flight: int
     deferred: int
+    finished_count: int
 
 
 def _shares(total: int, count: int) -> list[int]:

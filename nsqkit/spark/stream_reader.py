@@ -65,22 +65,22 @@ class Pacer:
         self._sleep = sleep
         self._run: AvailableNow | None = None
 
-    def begin_available_now(self) -> None:
-        """Begin a run that ends when it has read the messages that are there now."""
+    def begin_available_now(self, row_count: int | None = 0) -> None:
+        """Begin a run that ends when it has read the messages that are there now; ``row_count`` is None if unknown."""
         timeout_ms = self._options.available_now_timeout_ms
+        backlog = self._look()
         self._run = begin_available_now(
-            self._look(),
             self._now_ns(),
             round(self._options.spec.msg_timeout * NS_PER_S),
             None if timeout_ms is None else timeout_ms * 1_000_000,
             wait_in_flight=self._options.spec.wait_in_flight,
-        )
+        ).with_target(backlog, _count(row_count, backlog))
 
-    def next_limits(self, row_count: int, last_row_count: int | None, *, read_all: bool) -> BatchLimits | None:
+    def next_limits(self, row_count: int | None, last_row_count: int | None, *, read_all: bool) -> BatchLimits | None:
         """Return the limits of the next batch; None if there is none now.
 
         Args:
-            row_count: rows of the run so far.
+            row_count: rows of the run so far; None if they are not known, as in ``begin_available_now``.
             last_row_count: rows of its last batch; None before the first.
             read_all: whether the trigger asks for one batch without limits.
         """
@@ -94,12 +94,13 @@ class Pacer:
         known = [count for count in (limits.records_max, decision.records_max) if count is not None]
         return attrs.evolve(limits, records_max=min(known, default=None))
 
-    def _decide(self, row_count: int, last_row_count: int | None) -> Run | Pause:
+    def _decide(self, row_count: int | None, last_row_count: int | None) -> Run | Pause:
         backlog = self._look()
         if self._run is None:
             return decide_continuous(backlog)
-        self._run = self._run.with_target(backlog, row_count)
-        return self._run.decide(backlog, row_count, last_row_count, self._now_ns())
+        count = _count(row_count, backlog)
+        self._run = self._run.with_target(backlog, count)
+        return self._run.decide(backlog, count, last_row_count, self._now_ns())
 
     def _look(self) -> Backlog | None:
         self.backlog = self._find_backlog() if self._options.depth_check == "http" else None
@@ -229,14 +230,14 @@ class ReceiveStream:
         return mode_offset("receive", 0)
 
     def begin_available_now(self) -> None:
-        """Begin a run that ends when nothing is waiting or in flight."""
-        self._pacer.begin_available_now()
+        """Begin a run that ends when the messages that are there now are finished."""
+        self._pacer.begin_available_now(None)
 
     def latest_offset(self, start: Offset, *, read_all: bool) -> Offset:
         """Return the end of the next batch; ``start`` if there is none now."""
         batch = read_mode_offset("receive", start)
-        # The rows of a batch are not counted. Without depths, a run with availableNow has one batch.
-        limits = self._pacer.next_limits(0, None if self._next_batch is None else 0, read_all=read_all)
+        # Without depths, a run with availableNow has one batch.
+        limits = self._pacer.next_limits(None, None if self._next_batch is None else 0, read_all=read_all)
         self._next_batch = batch
         if limits is None:
             return start
@@ -259,6 +260,13 @@ class ReceiveStream:
 
     def stop(self) -> None:
         """Do nothing: there is nothing to finish."""
+
+
+def _count(row_count: int | None, backlog: Backlog | None) -> int:
+    """Return the rows; if they are not known, the messages that were finished, which grow in the same way."""
+    if row_count is None:
+        return 0 if backlog is None else backlog.finished_count
+    return row_count
 
 
 def backlog_report(backlog: Backlog | None) -> Offset:

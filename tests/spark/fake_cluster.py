@@ -12,6 +12,7 @@ class Messages:
     depth: int = 0
     in_flight: int = 0
     deferred: int = 0
+    finished_count: int = 0
 
 
 @attrs.define

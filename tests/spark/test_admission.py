@@ -11,7 +11,7 @@ from tests.spark.fake_cluster import Messages
 
 
 def begin(backlog: Messages | None, timeout_ns: int | None = None, *, wait_in_flight: bool = False) -> AvailableNow:
-    return begin_available_now(backlog, 0, 100, timeout_ns, wait_in_flight=wait_in_flight)
+    return begin_available_now(0, 100, timeout_ns, wait_in_flight=wait_in_flight).with_target(backlog, 0)
 
 
 @pytest.mark.parametrize(

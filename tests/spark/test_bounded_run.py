@@ -17,7 +17,7 @@ from nsqkit.spark.options import ConsumerSpec
 
 
 def backlog(depth: int = 0, in_flight: int = 0, deferred: int = 0) -> Backlog:
-    return Backlog(depth, in_flight, deferred)
+    return Backlog(depth, in_flight, deferred, finished_count=0)
 
 
 def partition_stats(count: int, stop_reason: StopReason = StopReason.EMPTY) -> PartitionStats:

@@ -159,7 +159,9 @@ def test_the_messages_of_all_nsqds_and_topics_are_counted(running: ExitStack) ->
             create_channel(nsqd, topic)
     nsqds[1].inject("u", b"deferred", channel="c", deferred=60)
     nsqds[1].inject("u", b"elsewhere", channel="other")
-    assert Discovery(named(nsqds, topics=["t", "u"])).backlog() == Backlog(depth=4, in_flight=0, deferred=1)
+    assert Discovery(named(nsqds, topics=["t", "u"])).backlog() == Backlog(
+        depth=4, in_flight=0, deferred=1, finished_count=0
+    )
 
 
 def test_a_program_with_an_event_loop_finds_messages_in_flight(running: ExitStack) -> None:
@@ -172,7 +174,21 @@ def test_a_program_with_an_event_loop_finds_messages_in_flight(running: ExitStac
                 return Discovery(named([nsqd])).backlog()
         raise AssertionError
 
-    assert anyio.run(consume) == Backlog(depth=0, in_flight=1, deferred=0)
+    assert anyio.run(consume) == Backlog(depth=0, in_flight=1, deferred=0, finished_count=0)
+
+
+def test_finished_messages_are_counted_and_requeued_ones_are_not(running: ExitStack) -> None:
+    nsqd = running.enter_context(NsqdServer())
+    create_channel(nsqd)
+    nsqd.inject("t", b"two", channel="c")
+
+    async def consume() -> None:
+        async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+            (await anext(consumer)).finish()
+            (await anext(consumer)).requeue(60)
+
+    anyio.run(consume)
+    assert Discovery(named([nsqd])).backlog() == Backlog(depth=0, in_flight=0, deferred=1, finished_count=1)
 
 
 def test_the_messages_are_found_at_listed_nsqds(running: ExitStack, lookupds: list[NsqlookupdServer]) -> None:
@@ -189,7 +205,7 @@ def test_messages_are_unknown_before_the_channel_exists(running: ExitStack) -> N
     discovery = Discovery(named(nsqds))
     assert discovery.backlog() is None
     create_channel(nsqds[1])
-    assert discovery.backlog() == Backlog(depth=2, in_flight=0, deferred=0)
+    assert discovery.backlog() == Backlog(depth=2, in_flight=0, deferred=0, finished_count=0)
 
 
 def test_messages_are_unknown_without_http_addresses(running: ExitStack, lookupds: list[NsqlookupdServer]) -> None:

@@ -114,7 +114,7 @@ def test_partitions_finish_all_messages(sc: Any, brokers: list[Broker], tmp_path
     assert depth(brokers) == 0
     assert [found.partition for found in stats.partitions] == [0, 1, 2, 3]
     assert stats.finished_count == 2 * COUNT
-    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0)
+    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0, finished_count=2 * COUNT)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -230,4 +230,4 @@ def test_nsqds_are_found_by_nsqlookupd(sc: Any):
         )
         stats = foreach_partition(sc, spec, print)
     assert stats.finished_count == 1
-    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0)
+    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0, finished_count=1)

@@ -336,6 +336,27 @@ def test_available_now_without_depths_is_one_batch_of_receive(make_stream: Any) 
     assert stream.latest_offset(end, read_all=False) == end
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["channel", "new channel"])
+def test_available_now_of_receive_ends_while_messages_arrive(
+    make_stream: Any, cluster: FakeCluster, is_new: bool
+) -> None:
+    cluster.backlogs = [
+        *([None, None] if is_new else [Messages(depth=8, finished_count=-2)]),
+        Messages(depth=8, finished_count=-2),
+        # One nsqd had fewer messages than its share of the batch.
+        Messages(depth=20, finished_count=3),
+        Messages(depth=20, finished_count=6),
+    ]
+    stream = make_stream(ReceiveStream)
+    stream.begin_available_now()
+    offset = stream.initial_offset()
+    limits: list[list[int | None]] = []
+    while (end := stream.latest_offset(offset, read_all=False)) != offset and len(limits) < 9:
+        limits.append([task.share.records_max for task in stream.tasks(offset, end)])
+        offset = end
+    assert limits == [*([[None, None]] if is_new else []), [4, 4], [2, 1]]
+
+
 def test_the_checkpoint_of_another_mode_is_an_error(make_stream: Any) -> None:
     with pytest.raises(OptionError, match="ackMode is 'receive', but the checkpoint is of a query with ackMode 'wal'"):
         make_stream(ReceiveStream).latest_offset({"wal": "w", "n": 1}, read_all=False)

@@ -14,6 +14,7 @@ import anyio
 from nsqkit.clock import move_on_after
 from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handling import Handling
+from nsqkit.loop_thread import CarriedExit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,6 +58,8 @@ class ActiveHandlers:
         try:
             with anyio.CancelScope() as handling.scope:
                 yield
+        except CarriedExit as carried:
+            raise carried.error from None
         finally:
             self.remove(handling)
 

@@ -191,7 +191,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
         The handler is called in this thread. With any option but ``giving_up``, it is called in worker threads, and
         this thread waits. Returns when the consumer is stopped and the handlers that had begun have returned.
         ``nsqkit.consumer.handling`` lists all outcomes. If Ctrl-C interrupts the handler, its message is requeued;
-        handlers in worker threads continue for up to ``close_timeout`` while the consumer is closed.
+        handlers in worker threads continue for up to ``close_timeout`` while the consumer is closed. If a handler
+        raises ``SystemExit``, here or in a worker thread, this method raises it.
 
         Args:
             handler: a plain function of a message.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nsqkit.loop_thread import CarriedExit
 from nsqkit.transport.asyncio_stream import asyncio_loop
 
 
@@ -17,7 +18,7 @@ def failure_of(error: BaseException) -> Exception | None:
     Call this in the task of the handler, before a cancel scope around it is left.
     """
     if isinstance(error, Exception):
-        return error
+        return None if isinstance(error, CarriedExit) else error
     if not isinstance(error, asyncio.CancelledError) or asyncio_loop() is None:
         return None
     task = asyncio.current_task()

@@ -21,6 +21,7 @@ from inspect import (
 from typing import Any
 
 from nsqkit.errors import OptionError
+from nsqkit.loop_thread import CarriedExit
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -63,6 +64,14 @@ def call_plain(handler: Callable[[Any], object], argument: Any) -> None:
     result = handler(argument)
     if result is not None:
         check_result(result)
+
+
+def call_in_thread(handler: Callable[[Any], object], argument: Any) -> None:
+    """Do as ``call_plain`` in a worker thread; an exit of the handler does not end the event loop that waits for it."""
+    try:
+        call_plain(handler, argument)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise CarriedExit(error) from None
 
 
 def name_of(handler: object) -> str:

@@ -6,6 +6,7 @@
                                          ``max_attempts``, given up: see ``dead_letter``
     has answered it itself               left alone
     is cancelled                         requeued at once
+    raises SystemExit                    requeued at once, and ``run`` raises it
     raises CancelledError, but its task  treated as if the handler had raised another error: it has awaited a task
     was not cancelled                    that was cancelled
     takes longer than the timeout        delivered again by nsqd; a later answer does nothing. With
@@ -35,12 +36,13 @@ import anyio.to_thread
 from nsqkit.clock import NS_PER_S
 from nsqkit.consumer.cancellation import failure_of
 from nsqkit.consumer.dead_letter import GivenUp
-from nsqkit.consumer.handler import call_plain, check_result, name_of
+from nsqkit.consumer.handler import call_in_thread, check_result, name_of
 from nsqkit.consumer.keyed_queues import KeyedQueues
 from nsqkit.consumer.message import FIRST
 from nsqkit.consumer.policy import policy_of
 from nsqkit.consumer.session import TIMED_OUT
 from nsqkit.consumer.thread_message import ThreadMessage
+from nsqkit.loop_thread import CarriedExit
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -97,6 +99,7 @@ class Handling:
         self._thread_scopes: dict[anyio.CancelScope, None] = {}
         self._limit = anyio.CancelScope()
         self._working_count = 0
+        self._carried: CarriedExit | None = None
         self._has_warned_of_time = False
         self._has_warned_of_cancelling = False
         self._lock: anyio.Lock | None = None  # of workers that share a queue
@@ -123,11 +126,16 @@ class Handling:
             self._working_count = len(queues)
             for queue in queues:
                 tasks.start_soon(self._work_in, tasks, queue)
+        if self._carried is not None:
+            raise self._carried
 
     async def _work_in(self, tasks: TaskGroup, queue: deque[Message]) -> None:
         """Run one of several workers; the last one to end cancels the other tasks."""
         try:
             await self._work(queue)
+        except CarriedExit as carried:
+            self._carried = carried
+            tasks.cancel_scope.cancel()
         finally:
             self._working_count -= 1
             if not self._working_count:
@@ -303,7 +311,7 @@ class Handling:
             self._thread_scopes[scope] = None
             try:
                 await anyio.to_thread.run_sync(
-                    call_plain, self._handler, ThreadMessage(message), limiter=limiter, abandon_on_cancel=True
+                    call_in_thread, self._handler, ThreadMessage(message), limiter=limiter, abandon_on_cancel=True
                 )
                 return
             finally:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from nsqkit.consumer.dead_letter import DeadLetter, with_two_arguments
-from nsqkit.consumer.handler import call_plain, check_handler
+from nsqkit.consumer.handler import call_in_thread, check_handler
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -42,6 +42,6 @@ def policy_in_thread(giving_up: Callable[..., Any], wrap: Callable[[Message], Me
 
 def _in_thread(policy: Policy, wrap: Callable[[Message], Message]) -> Policy:
     async def give_up(message: Message, given_up: GivenUp) -> None:
-        await anyio.to_thread.run_sync(call_plain, lambda wrapped: policy(wrapped, given_up), wrap(message))
+        await anyio.to_thread.run_sync(call_in_thread, lambda wrapped: policy(wrapped, given_up), wrap(message))
 
     return give_up

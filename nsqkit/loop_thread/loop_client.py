@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 import anyio
 
 from nsqkit.errors import Closed
+from nsqkit.loop_thread.carried_exit import CarriedExit
 from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.loop_thread.provider import portal_provider
 from nsqkit.loop_thread.waker import Waker
@@ -216,7 +217,10 @@ class LoopClient(Generic[C]):
             self._task_count -= 1
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the event loop and return its result; an interrupt of the caller cancels it."""
+        """Run an async function in the event loop and return its result; an interrupt of the caller cancels it.
+
+        What it raises is raised here, ``SystemExit`` and the like, too.
+        """
         is_left = False
         scope: anyio.CancelScope | None = None
 
@@ -224,7 +228,12 @@ class LoopClient(Generic[C]):
             nonlocal scope
             with anyio.CancelScope() as scope:
                 if not is_left:
-                    return await function()
+                    try:
+                        return await function()
+                    except (Exception, asyncio.CancelledError):
+                        raise
+                    except BaseException as error:
+                        raise CarriedExit(error) from None
             raise Closed("its caller was interrupted")
 
         def leave() -> None:
@@ -235,6 +244,8 @@ class LoopClient(Generic[C]):
 
         try:
             return _wait(self.start(work))
+        except CarriedExit as carried:
+            raise carried.error from None
         except BaseException:  # perhaps before there was a future to cancel
             with suppress(Closed):
                 self.put(leave)

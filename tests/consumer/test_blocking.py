@@ -210,6 +210,33 @@ def test_failed_message_is_requeued_and_counts_for_backoff(nsqd, caplog):
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError] * 2
 
 
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["here", "in threads"])
+@pytest.mark.parametrize("place", ["handler", "giving_up"])
+def test_exit_requeues_the_message_and_does_not_end_other_clients(nsqd, place, options):
+    max_attempts = 5 if place == "handler" else 1
+    with make(nsqd, max_attempts=max_attempts) as consumer, BlockingProducer(nsqd.tcp_address) as producer:
+
+        def handle(message: BlockingMessage) -> None:
+            if message.attempts > 1:
+                consumer.stop()
+            elif place == "handler":
+                raise SystemExit(3)
+            else:
+                raise ValueError("no")
+
+        def give_up(message: BlockingMessage) -> None:
+            raise SystemExit(3)
+
+        fill(nsqd, b"1")
+        with pytest.raises(SystemExit, match="3"):
+            consumer.run(handle, giving_up=give_up, **options)
+        until(lambda: consumer.stats().requeued == 1)
+        producer.publish("other", b"2")
+        if place == "handler":
+            consumer.run(handle, **options)
+    assert left(nsqd) == (place == "giving_up")
+
+
 def test_message_answered_by_handler_is_left_alone(consumer, nsqd):
     fill(nsqd, b"1", b"2", b"3")
     seen = []

@@ -9,6 +9,7 @@ import pytest
 from nsqkit.consumer.cancellation import failure_of
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.message import Message
+from nsqkit.loop_thread import CarriedExit
 from tests.consumer.test_consumer import consuming, fin, req
 from tests.peers import BACKENDS, body_of, settle
 
@@ -29,7 +30,7 @@ async def wait_for_cancelled_task(argument: object = None) -> None:
 async def test_an_exception_is_a_failure():
     error = ValueError("no")
     assert failure_of(error) is error
-    for end in (KeyboardInterrupt(), SystemExit()):
+    for end in (KeyboardInterrupt(), SystemExit(), CarriedExit(SystemExit())):
         assert failure_of(end) is None
 
 

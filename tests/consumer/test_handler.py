@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from nsqkit.consumer.handler import call_plain, check_handler, is_async, name_of
+from nsqkit.consumer.handler import call_in_thread, call_plain, check_handler, is_async, name_of
 from nsqkit.errors import OptionError
+from nsqkit.loop_thread import CarriedExit
 
 
 def plain(message: object) -> None: ...
@@ -68,6 +69,16 @@ def test_handler_that_is_not_callable_is_refused(handler):
 def test_awaitable_result_is_an_error_of_the_call(handler):
     with pytest.raises(OptionError, match="handler returned "):
         call_plain(lambda message: handler(message), "message")  # noqa: PLW0108
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_exits_in_threads_are_carried(kind):
+    def leave(message: object) -> None:
+        raise kind(3)
+
+    with pytest.raises(CarriedExit) as caught:
+        call_in_thread(leave, "message")
+    assert isinstance(caught.value.error, kind)
 
 
 @pytest.mark.parametrize("result", [None, 0, "done", [1], range(3), iter([])])

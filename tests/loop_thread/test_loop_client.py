@@ -59,6 +59,17 @@ def test_errors_are_raised_in_the_calling_thread(loop_client):
         loop_client.run(fail_later)
 
 
+@pytest.mark.parametrize("exit_error", [SystemExit(3), KeyboardInterrupt(), pytest.fail.Exception("no")], ids=repr)
+def test_an_exit_is_raised_in_the_calling_thread_and_does_not_end_the_loop(loop_client, exit_error):
+    async def leave() -> None:
+        raise exit_error
+
+    with pytest.raises(type(exit_error)) as caught:
+        loop_client.run(leave)
+    assert caught.value is exit_error
+    assert loop_client.ask(lambda: 1) == 1
+
+
 def test_async_functions_run_in_tasks(loop_client):
     async def work() -> int:
         await anyio.lowlevel.checkpoint()

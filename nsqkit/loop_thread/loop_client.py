@@ -230,7 +230,7 @@ class LoopClient(Generic[C]):
                 if not is_left:
                     try:
                         return await function()
-                    except (Exception, asyncio.CancelledError):
+                    except (Exception, anyio.get_cancelled_exc_class()):
                         raise
                     except BaseException as error:
                         raise CarriedExit(error) from None

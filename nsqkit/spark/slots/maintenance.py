@@ -2,7 +2,7 @@
 
 nsqd has dropped the messages of a WAL. If a query loses its checkpoint, the rows of its last batches may exist in the
 WAL only, so a new query at the same location does not ignore them unless its options say so. A batch whose slots are
-*ambiguous* stays until ``dedup_horizon`` has passed, because nsqd may still deliver its messages.
+*ambiguous* stays until ``dedup_horizon`` has passed since its end, because nsqd may still deliver its messages.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def remove_batches(wal: Wal, next_batch: int, retain: int, dedup_horizon_ns: int
     for batch in planned_batches(wal):
         if batch >= next_batch - retain:
             break
-        begin_ns = created_ns(wal, batch)
-        if begin_ns + dedup_horizon_ns <= now_ns or not _is_ambiguous(wal, batch):
-            wal.store.put_if_absent(wal.removed_key(batch), encode_fields({"created_ns": begin_ns}))
+        end_ns = _ended_ns(wal, batch, now_ns)
+        if end_ns + dedup_horizon_ns <= now_ns or not _is_ambiguous(wal, batch):
+            wal.store.put_if_absent(wal.removed_key(batch), encode_fields({"created_ns": end_ns}))
             wal.store.delete(wal.batch_prefix(batch))
             # The plan is the last to go, so that an interrupted removal is found and repeated.
             wal.store.delete(wal.plan_key(batch))
@@ -173,6 +173,19 @@ def _remove_marks(wal: Wal, removed: list[int], dedup_horizon_ns: int, now_ns: i
 
 def _is_ambiguous(wal: Wal, batch: int) -> bool:
     return any(seal.counts.ambiguous_count for seal in wal.seals(batch))
+
+
+def _ended_ns(wal: Wal, batch: int, now_ns: int) -> int:
+    """Return a time when a batch had ended, ns since the Unix epoch.
+
+    It may have run long after its own plan, if the query was down. The next batch is planned after its end; if that
+    plan is removed, the mark in its place has a later time.
+    """
+    if planned_ns := created_ns(wal, batch + 1):
+        return planned_ns
+    key = wal.removed_key(batch + 1)
+    data = wal.store.get(key)
+    return now_ns if data is None else _int_field(key, data, "created_ns")
 
 
 def created_ns(wal: Wal, batch: int) -> int:

@@ -96,10 +96,28 @@ def test_a_checkpoint_older_than_the_wal_is_an_error() -> None:
 
 def test_ambiguous_batches_stay_until_the_horizon() -> None:
     wal = create_wal(MemoryStore(), "w", INFO, "fail")
-    fill(wal, 5, ambiguous=(1,))
-    assert remove_batches(wal, 5, 2, 50, 50) == [0, 2]
-    assert planned_batches(wal) == [1, 3, 4]
-    assert remove_batches(wal, 5, 2, 50, 51) == [1]
+    fill(wal, 9, ambiguous=(1,))
+    assert remove_batches(wal, 9, 2, 50, 50) == [0, 2, 3, 4, 5, 6]
+    assert planned_batches(wal) == [1, 7, 8]
+    # Batch 2 was planned at 2, when batch 1 had ended, and had ended at 3 itself, which its mark has.
+    assert remove_batches(wal, 9, 2, 50, 52) == []
+    assert remove_batches(wal, 9, 2, 50, 53) == [1]
+
+
+def test_the_horizon_begins_at_the_end_of_a_batch_that_ran_long_after_its_plan() -> None:
+    wal = create_wal(MemoryStore(), "w", INFO, "fail")
+    fill(wal, 1, ambiguous=(0,))
+    wal.store.put_if_absent(wal.plan_key(1), encode_fields({"created_ns": 1000}))
+    assert remove_batches(wal, 2, 1, 50, 1049) == []
+    assert remove_batches(wal, 2, 1, 50, 1050) == [0]
+    remove_batches(wal, 2, 1, 50, 1099)
+    assert not wal.partition(0, 0).put_slot(0, SLOT)
+
+
+def test_a_batch_has_just_ended_if_the_next_one_has_no_plan() -> None:
+    wal = create_wal(MemoryStore(), "w", INFO, "fail")
+    fill(wal, 1, ambiguous=(0,))
+    assert remove_batches(wal, 1, 0, 50, 1000) == []
 
 
 def test_an_owner_of_a_removed_batch_is_still_fenced() -> None:

@@ -30,7 +30,7 @@ KEY_COLUMNS = ("nsqdAddress", "topic", "id")
 """The columns to deduplicate on: ``frame.dropDuplicates([*KEY_COLUMNS])``."""
 
 DDL: Final = (
-    "body BINARY, id STRING, timestamp TIMESTAMP, timestampNs BIGINT, attempts INT, topic STRING, channel STRING, "
+    "body BINARY, id STRING, timestamp TIMESTAMP_LTZ, timestampNs BIGINT, attempts INT, topic STRING, channel STRING, "
     "nsqdAddress STRING, batchSeq BIGINT"
 )
 """The schema of reads, as Spark's DDL text."""

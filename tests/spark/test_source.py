@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampType
 
 from nsqkit.errors import OptionError
 from nsqkit.spark import register
@@ -140,6 +140,17 @@ def test_columns_that_are_not_read_change_nothing(spark: Any, options: dict[str,
     publish(brokers, "one")
     assert load(spark, options).select("attempts").distinct().collect() == [(1,)]
     assert left(brokers) == [0, 0]
+
+
+def test_a_session_with_timestamps_without_a_zone_reads_instants(
+    spark: Any, options: dict[str, str], brokers: list[Broker], request: pytest.FixtureRequest
+):
+    publish(brokers, "one")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.timestampType"))
+    frame = load(spark, options)
+    assert frame.schema["timestamp"].dataType == TimestampType()
+    assert frame.select("timestamp").count() == 2 * COUNT
 
 
 def test_available_now_reads_everything_once(run: Any, spark: Any, brokers: list[Broker], tmp_path: Path):

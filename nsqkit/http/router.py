@@ -7,6 +7,7 @@ path is right except for its slashes, dots or case; 404; the allowed methods for
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from urllib.parse import quote
 
 import attrs
 
@@ -62,10 +63,15 @@ class Router:
 
     def _corrected(self, request: Request) -> str | None:
         """Return the path without errors in slashes, dots and case, if it has a handler for the method."""
-        path = self._lower.get(_clean(request.path).lower())
-        if path is None or path == request.path or request.method not in self._static[path]:
-            return None
-        return path
+        clean = _clean(request.path)
+        path = self._lower.get(clean.lower())
+        handlers = {} if path is None else self._static[path]
+        if path is None:
+            head, _, value = clean.rpartition("/")
+            for prefix in self._named:
+                if value and prefix.lower() == f"{head}/".lower():
+                    path, handlers = prefix + quote(value), self._named[prefix][1]
+        return path if path != request.path and request.method in handlers else None
 
 
 def _clean(path: str) -> str:

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from nsqkit.options.durations import format_duration
 from nsqkit.options.option import Kind, Option
 
 _NS_PER_MS: Final = 1_000_000
+
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 _FORMS: Final[dict[Kind, str]] = {
     Kind.BOOL: "allowed is true or false",
@@ -149,6 +152,10 @@ def _parse_item(option: Option, value: object, place: str) -> Any:
     match option.kind, value:
         case (Kind.STRINGS, str() as text):
             return tuple(text.split(","))
+        case (Kind.INT, str() as text) if _DECIMAL.fullmatch(text):  # for flags, a leading zero means base 8
+            return _parse_text(option, str(int(text)), place)
+        case (Kind.INT, str() as text):
+            raise _invalid(option, text, place)
         case (_, str() as text):
             return _parse_text(option, text, place)
         case (Kind.BOOL, bool()):

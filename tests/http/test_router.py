@@ -92,6 +92,9 @@ def test_options_lists_the_methods():
         ("POST", "/pub/?topic=t", 307, "/pub?topic=t"),
         ("POST", "/x/../topic/./create", 307, "/topic/create"),
         ("GET", "/debug/pprof", 301, "/debug/pprof/"),
+        ("GET", "/config/log_level/", 301, "/config/log_level"),
+        ("PUT", "/CONFIG/log_level", 307, "/config/log_level"),
+        ("GET", "//config/a%0d%0ab", 301, "/config/a%0D%0Ab"),
     ],
 )
 def test_an_almost_correct_path_is_redirected(method, target, status, location):

@@ -177,6 +177,7 @@ def test_word_that_is_not_a_flag_is_refused(words):
         ({}, {}),
         ({"tcp_address": "x", "size": 5}, {"address": "x", "size": 5}),
         ({"size": "5"}, {"size": 5}),
+        ({"size": "-010"}, {"size": -10}),  # base 10, unlike in a flag
         ({"on": False}, {"on": False}),
         ({"on": "true"}, {"on": True}),
         ({"pause": "2s"}, {"pause_ns": 2_000_000_000}),
@@ -200,6 +201,7 @@ def test_a_document_is_read_as_nsqd_reads_it(items, given):
         ({"on": 1}, 'invalid value "1" for option on: allowed is true or false'),
         ({"size": True}, 'invalid value "True" for option size: allowed is an integer of 64 bits, as in 42 or 0x2a'),
         ({"size": 1.5}, 'invalid value "1.5" for option size: allowed is an integer of 64 bits, as in 42 or 0x2a'),
+        ({"size": "0x2a"}, 'invalid value "0x2a" for option size: allowed is an integer of 64 bits, as in 42 or 0x2a'),
         ({"pause": True}, 'invalid value "True" for option pause: allowed is a duration, as in 300ms, 1.5s or 1h30m'),
         ({"pause": "5"}, 'invalid value "5" for option pause: allowed is a duration, as in 300ms, 1.5s or 1h30m'),
         ({"tcp_address": 5}, 'invalid value "5" for option tcp_address: allowed is a text'),

@@ -175,6 +175,9 @@ class Broker:
                     sessions.to_write[session] = None
                     if self._scan is not None:
                         session.schedule_flush()
+                if self._scan is not None and channel.paused:
+                    for subscription in channel.subscriptions:
+                        sessions.by_subscription[subscription].flush()
         if self._disk_storage is not None and (sync_ns := self._disk_storage.sync_deadline(now_ns)) is not None:
             self.timers.schedule(self._disk_storage, sync_ns)
         if self._scan is not None and self._scan.due_ns is None:

@@ -101,6 +101,9 @@ class FrameBuffer:
     def flush(self) -> None:
         """Let no message wait any longer."""
 
+    def end_interval(self, now_ns: int) -> None:
+        """Let no message wait any longer, as its interval is over."""
+
     @property
     def has_output(self) -> bool:
         """True while bytes can be sent now."""

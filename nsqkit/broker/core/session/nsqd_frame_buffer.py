@@ -33,7 +33,7 @@ class NsqdFrameBuffer(FrameBuffer):
         Intervals begin now, with the client's IDENTIFY, and not with a message.
         """
         self._interval_ns = interval_ns
-        self._interval_end_ns = now_ns
+        self._interval_end_ns = now_ns + interval_ns
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
         """Add messages, which wait until there are ``buffer_size`` bytes of them or ``is_full`` is True."""
@@ -45,10 +45,17 @@ class NsqdFrameBuffer(FrameBuffer):
         if self._buffered_size >= buffer_size or self.is_full:
             self.flush()
         elif self._interval_ns and self.flush_ns is None:  # the time of earlier messages may have come already
-            if now_ns >= self._interval_end_ns:
-                count = 1 + (now_ns - self._interval_end_ns) // self._interval_ns
-                self._interval_end_ns += count * self._interval_ns
-            self.flush_ns = self._interval_end_ns
+            if now_ns >= self._interval_end_ns:  # the tick of an interval without messages waits in Go's ticker
+                self.end_interval(now_ns)
+            else:
+                self.flush_ns = self._interval_end_ns
+
+    def end_interval(self, now_ns: int) -> None:
+        """Let no message wait any longer; the next interval ends after ``now_ns``."""
+        if self._interval_ns:
+            count = 1 + (now_ns - self._interval_end_ns) // self._interval_ns
+            self._interval_end_ns += count * self._interval_ns
+        self.flush()
 
     def send(self, frame: bytes) -> None:
         """Add one frame behind the messages, which wait no longer."""

@@ -197,7 +197,7 @@ class Session(Turns):
         if heartbeat.advance(now_ns):
             self._send(HEARTBEAT_FRAME)
         if buffer.flush_ns is not None and now_ns >= buffer.flush_ns:
-            buffer.flush()
+            buffer.end_interval(now_ns)
             self._record_output()
         return min((ns for ns in (heartbeat.next_deadline(now_ns), buffer.flush_ns) if ns), default=None)
 
@@ -224,6 +224,11 @@ class Session(Turns):
         if (flush_ns := self._buffer.flush_ns) is not None:
             self._topics.timers.schedule(self, flush_ns)
 
+    def flush(self) -> None:
+        """Send the messages in nsqd's output buffer: the client can take no more."""
+        self._buffer.flush()
+        self._record_output()
+
     def authorize(self, answer: Answer) -> None:
         """Process the command that waits, with the answer of the auth servers."""
         if self.authorization is not None:
@@ -246,9 +251,8 @@ class Session(Turns):
     def _identify(self, command: Command) -> None:
         if self._buffer.is_holding:
             raise Wait  # an upgrade must not overtake the answers before it
-        request = decode_request(command.bodies[0])
+        self.identity = request = decode_request(command.bodies[0])
         limits = self._sessions.limits
-        self.identity = request
         self.grant = grant = negotiate(request, limits, self.grant)
         self._rules.has_heartbeats = grant.heartbeat_interval_ns > 0
         if self.state is State.INIT:
@@ -322,15 +326,12 @@ class Session(Turns):
             raise SubscribeFailed(
                 f"SUB failed consumers for {text(topic_name)}:{text(channel_name)} exceeds limit of {consumers_max}"
             )
-        is_identified = self.state is State.IDENTIFIED
-        proximity = proximity_of(self.identity, self._options) if is_identified else GLOBAL
+        proximity = proximity_of(self.identity, self._options) if self.state is State.IDENTIFIED else GLOBAL
         sessions, guids = self._sessions, self._topics.storage.guids
         subscription = Subscription(self._buffer, self._first_grant, proximity, guids, sessions.random)
         sessions.by_subscription[subscription] = self
         channel.add(subscription)
-        self.subscription = subscription
-        self.channel = channel
-        self.topic_name = topic_name
+        self.subscription, self.channel, self.topic_name = subscription, channel, topic_name
         self._rules.move("SUB")
         if self._eof_received:
             self._stop_delivery()
@@ -371,9 +372,8 @@ class Session(Turns):
         self._sessions.to_write[self] = None
 
     def _put_part(self, command: Command) -> None:
-        batch, self._batch = self._batch, None
-        if batch is None:
-            batch = Batch(self._topics, command.params[0], command.bodies, one_by_one=command.verb == b"PUB")
+        batch = self._batch or Batch(self._topics, command.params[0], command.bodies, one_by_one=command.verb == b"PUB")
+        self._batch = None
         if batch.put_part(self._now_ns):
             self._batch = batch
             if self._sessions.group_commit is not None:  # a commit of this part that fails ends the session
@@ -389,6 +389,8 @@ class Session(Turns):
         assert self.subscription is not None
         self.subscription.rdy_count = rdy_count
         self._update_ready()
+        if self.subscription.capacity <= 0:
+            self.flush()
 
     def _finish(self, command: Command) -> int | None:
         channel, subscription = self.channel, self.subscription

@@ -322,6 +322,7 @@ class Channel:
         """Deliver nothing from now on."""
         self.paused = True
         self._changes.raise_revision()
+        self._changes.channels[self] = None  # what is buffered for its consumers is sent
 
     def unpause(self) -> None:
         """Deliver again."""

@@ -35,6 +35,22 @@ def test_intervals_begin_with_identify(driven):
     assert consumer.bodies() == [b"a"]
 
 
+@pytest.mark.parametrize("rdy_count", [0, 1])
+def test_messages_are_sent_when_a_lower_rdy_lets_no_more_be_taken(driven, rdy_count):
+    consumer = driven.consumer(10)
+    driven.publish(b"a")
+    consumer.feed(encode_ready(rdy_count))
+    assert consumer.bodies() == [b"a"]
+
+
+def test_messages_are_sent_when_their_channel_is_paused(driven):
+    consumer = driven.consumer(10)
+    driven.publish(b"a")
+    driven.topic().channels[b"c"].pause()
+    driven.settle()
+    assert consumer.bodies() == [b"a"]
+
+
 def test_messages_are_sent_when_the_consumer_can_take_no_more(driven):
     consumer = driven.consumer(2)
     driven.publish(b"a")
@@ -104,13 +120,22 @@ def test_buffered_messages_count_as_output():
     assert buffer.size == 0
 
 
+def test_first_message_after_an_idle_interval_does_not_wait():
+    buffer = NsqdFrameBuffer(CommandDecoder(AllowAll(), max_msg_size=1, max_body_size=9))
+    buffer.flush_every(NS_PER_S, 0)
+    buffer.send_messages([b"a"], 100, 3 * NS_PER_S // 2)
+    assert buffer.take() == b"a"
+    buffer.send_messages([b"b"], 100, 3 * NS_PER_S // 2)
+    assert (buffer.take(), buffer.flush_ns) == (b"", 2 * NS_PER_S)
+
+
 def test_messages_do_not_wait_for_another_interval_though_their_time_was_missed():
     buffer = NsqdFrameBuffer(CommandDecoder(AllowAll(), max_msg_size=1, max_body_size=9))
     buffer.flush_every(NS_PER_S, 0)
     buffer.send_messages([b"a"], 100, 1)
     buffer.send_messages([b"b"], 100, NS_PER_S + 1)
     assert buffer.flush_ns == NS_PER_S
-    buffer.flush()
+    buffer.end_interval(NS_PER_S + 1)
     assert buffer.take() == b"ab"
     buffer.send_messages([b"c"], 100, NS_PER_S + 2)
     assert buffer.flush_ns == 2 * NS_PER_S

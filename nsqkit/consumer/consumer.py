@@ -345,6 +345,7 @@ class Consumer:
         """
         if not isinstance(address, str) or not self._connections.remove(address):
             raise OptionError(f"address is {address!r}, which is not an nsqd of this consumer")
+        self._discovery.forget(address)
         self._after()
 
     def connect_to_lookupd(self, address: str) -> None:

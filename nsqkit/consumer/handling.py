@@ -65,7 +65,7 @@ CLOCK_CHECK_COUNT: Final = 32
 ATTEMPTS_NO_LIMIT: Final = 1 << 16
 
 TOUCH_NS: Final = NS_PER_S
-"""The message timeout to assume while there is no connection."""
+"""The longest message timeout to assume: an nsqd with a shorter one than the others may connect meanwhile."""
 
 TOUCH_PARTS: Final = 4
 """Parts of a message's timeout: after each, the messages of running handlers are checked."""
@@ -452,7 +452,7 @@ class Handling:
             for message in list(self._begun):
                 if message.deadline_ns - now_ns < message.session.msg_timeout_ns // 2 and not message.is_answered:
                     message.touch()
-            await self._clock.wait_until(now_ns + timeout_ns // TOUCH_PARTS)
+            await self._clock.wait_until(now_ns + min(timeout_ns, TOUCH_NS) // TOUCH_PARTS)
 
 
 def _finish_each(done: list[Message]) -> None:

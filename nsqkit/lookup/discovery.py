@@ -74,6 +74,10 @@ class Discovery(LookupdPoller["Node"]):
         self._topic = topic
         self._on_change = on_change
 
+    def forget(self, address: str) -> None:
+        """Forget an address; if it is still listed, the next response adds it."""
+        self.addresses = [each for each in self.addresses if each != address]
+
     def _select(self, nodes: dict[str, Node]) -> None:
         try:
             selected = self.options.select(nodes.values())

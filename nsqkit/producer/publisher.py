@@ -133,7 +133,7 @@ class Publisher:
             await self._wait_for_window(window, size)
         attempts_left = self._attempts
         tried: tuple[PoolConnection, ...] = ()
-        deadline_ns: int | None = None
+        wait_ns = round(self._connect_timeout * NS_PER_S)
         failure: Exception | None = None
         try:
             while True:
@@ -142,8 +142,9 @@ class Publisher:
                 connection = self._only or self._choose(key, tried)
                 session = None if connection is None else connection.offer(topic, data, receipt)
                 if connection is None or session is None:
-                    deadline_ns = deadline_ns or self._connect_deadline_ns()
-                    await self._wait_for_connection(deadline_ns, failure, again=again)
+                    begun_ns = self._clock.now_ns()
+                    await self._wait_for_connection(begun_ns + wait_ns, failure, again=again)
+                    wait_ns -= self._clock.now_ns() - begun_ns
                     continue
                 try:
                     await (waiter or receipt)
@@ -250,7 +251,7 @@ class Publisher:
             Closed: the producer is closed.
         """
         if not self._is_ready():
-            await self._wait_for_connection(self._connect_deadline_ns(), None)
+            await self._wait_for_connection(self._clock.now_ns() + round(self._connect_timeout * NS_PER_S), None)
 
     async def wait_connected(self) -> None:
         """Return when there is a connection to at least one nsqd.
@@ -295,9 +296,6 @@ class Publisher:
 
     def _is_ready(self) -> bool:
         return any(connection.is_ready for connection in self.connections)
-
-    def _connect_deadline_ns(self) -> int:
-        return self._clock.now_ns() + round(self._connect_timeout * NS_PER_S)
 
     async def _wait_for_window(self, window: SendWindow[OneShot[None]], size: int) -> None:
         waiter: OneShot[None] = OneShot()

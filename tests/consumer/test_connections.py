@@ -157,6 +157,21 @@ async def test_disconnect_from_unconnected_nsqd_is_immediate(state):
             await peer.close()
 
 
+async def test_listed_nsqd_is_connected_again_at_the_poll_after_a_disconnect():
+    town = Town("a:1", "b:1", lookupd_http_addresses=["l:1"])
+    town.lookupds.behaviours = {"l:1": lists("a:1", "b:1")}
+    async with town.consumer as consumer, await town.nsqds["a:1"].subscribe():
+        b = await town.nsqds["b:1"].subscribe()
+        await consumer.wait_connected()
+        consumer.disconnect_from_nsqd("b:1")
+        await settle()
+        await b.close()
+        await settle()
+        town.nsqds["b:1"].hanging = True
+        await town.poll()
+        assert town.nsqds["b:1"].dial_count == 2
+
+
 async def test_disconnect_from_unknown_nsqd_is_refused():
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.hanging = True

@@ -447,6 +447,29 @@ class TestTime:
             assert b"TOUCH " + message_id(2) in lines
             tasks.cancel_scope.cancel()
 
+    async def test_auto_touch_is_in_time_for_an_nsqd_that_comes_back_with_a_shorter_timeout(self):
+        delays = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
+        bench = Bench(["one:1"], max_in_flight=4, close_timeout=0, **delays)
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+            one = await bench.broker.subscribe(msg_timeout=60_000, max_msg_timeout=900_000)
+            tasks.start_soon(lambda: consumer.run(lambda message: anyio.sleep_forever(), auto_touch=True))
+            await settle()
+            bench.clock.advance(0.3)
+            await settle()
+            await one.close()
+            await settle()
+            bench.clock.advance(0.01)
+            await settle()
+            async with await bench.broker.subscribe(msg_timeout=4_000, max_msg_timeout=900_000) as two:
+                await two.deliver(1)
+                await settle()
+                for _ in range(10):
+                    bench.clock.advance(0.5)
+                    await settle()
+                stats = consumer.stats()
+                consumer.stop(0)
+        assert (stats.timed_out, stats.touched > 0) == (0, True)
+
     async def test_auto_touch_ends_at_nsqds_maximum(self):
         bench = Bench([ADDRESS], read_timeout=300, close_timeout=0)
 

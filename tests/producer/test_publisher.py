@@ -491,6 +491,31 @@ async def play(n: int, options: dict[str, Any]) -> int:
     return victim.wait_count
 
 
+async def test_only_waits_for_a_connection_count_for_connect_timeout():
+    delays = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
+    async with (
+        pool(1, publish_attempts=2, connect_timeout=5.0, **delays) as stage,
+        anyio.create_task_group() as tasks,
+    ):
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await settle()
+        peer = (await stage.handshake())[0]
+        assert await peer.command() == (b"PUB t", b"x")
+        stage.clock.advance(6)  # the answer is slow
+        await settle()
+        await peer.close()
+        await settle()
+        stage.clock.advance(0.01)
+        await settle()
+        peer = (await stage.handshake())[0]
+        assert await peer.command() == (b"PUB t", b"x")
+        await peer.send(OK_FRAME)
+        await settle()
+        assert call.succeeded
+        await peer.close()
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_publish_does_not_change_the_answers_of_others(way):
     wait_count = await play(0, WAYS[way])

@@ -6,7 +6,6 @@ none does, the error lists the failure of each.
 
 from __future__ import annotations
 
-import re
 import ssl
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ import anyio.to_thread
 from nsqkit.broker.core.session.auth import AuthState, decode_auth_state
 from nsqkit.clock import NS_PER_S
 from nsqkit.errors import NSQError, OptionError, RequestFailed
+from nsqkit.transport.address import shown_url
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 ANSWER_SIZE_MAX: Final = 1024 * 1024
 """Bytes of an auth server's answer; nsqd has no limit."""
-
-_USER: Final = re.compile("//[^/]*@")
 
 
 def check_library() -> None:
@@ -72,9 +70,7 @@ async def query_auth_servers(
             # In a thread, since compiling many patterns would hold up the event loop.
             return await anyio.to_thread.run_sync(decode_auth_state, body, clock.now_ns())
         except NSQError as error:
-            # A URL may contain a password and, in its query, a secret.
-            shown = _USER.sub("//", address.partition("?")[0])
-            failures.append(f"failed to auth against {shown} - {error}")
+            failures.append(f"failed to auth against {shown_url(address)} - {error}")
     raise RequestFailed("; ".join(failures))
 
 

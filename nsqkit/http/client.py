@@ -9,7 +9,6 @@ Importing h11 takes a while, so users import this module when they send their fi
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from contextlib import suppress
 from ssl import SSLCertVerificationError, SSLError
@@ -27,6 +26,7 @@ from nsqkit import __version__
 from nsqkit.clock import Clock, move_on_after
 from nsqkit.errors import RequestFailed, WrongServer
 from nsqkit.http.messages import Response
+from nsqkit.transport.address import shown_url, url_fault
 from nsqkit.transport.tcp import connect_path, connect_tcp
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ REDIRECTS_MAX: Final = 10
 SHOWN_LENGTH_MAX: Final = 200
 """Bytes of a refusal's body that are quoted in the error."""
 
-_USER: Final = re.compile(r"//[^/]*@")
 _PORTS: Final = {"http": 80, "https": 443}
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
 """The reasons that OpenSSL gives if the first bytes of a server are not TLS."""
@@ -158,12 +157,12 @@ class _Target:
 
     @classmethod
     def of(cls, url: str) -> _Target:
-        shown = _shown(url)
+        shown = shown_url(url)
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise RequestFailed(f"{shown!r} is not a URL: {error}") from error
+            raise RequestFailed(f"{shown!r} is not a URL: {url_fault(url, error)}") from None
         if parts.scheme not in _PORTS or not parts.hostname:
             raise RequestFailed(f"{shown!r} is not a URL of http or https with a host")
         return cls(url, parts, parts.hostname, _PORTS[parts.scheme] if port is None else port)
@@ -173,7 +172,8 @@ class _Target:
         try:
             return _Target.of(urljoin(self.url, location))
         except ValueError as error:
-            raise RequestFailed(f"{self}: the server redirects to {_shown(location)!r}: {error}") from error
+            shown = f"{shown_url(location)!r}: {url_fault(location, error)}"
+            raise RequestFailed(f"{self}: the server redirects to {shown}") from None
 
     def __str__(self) -> str:
         """Return the URL without query, user and password, for errors."""
@@ -201,11 +201,6 @@ class _Target:
     def path_and_query(self) -> str:
         query = f"?{self.parts.query}" if self.parts.query else ""
         return quote((self.parts.path or "/") + query, safe=punctuation)
-
-
-def _shown(url: str) -> str:
-    """Return a URL without query, user and password."""
-    return _USER.sub("//", url.partition("?")[0])
 
 
 async def _send(

@@ -7,6 +7,7 @@ Authorization header, query) appear in no error and no repr.
 from __future__ import annotations
 
 import math
+import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,7 +19,7 @@ from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.answers import Refusal, decode_document, read_message
 from nsqkit.options.durations import Seconds, plain_seconds
-from nsqkit.transport.address import is_path, is_socket_path
+from nsqkit.transport.address import is_path, is_socket_path, shown_url, shown_value, url_fault
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -35,6 +36,9 @@ ACCEPT_V1: Final = "application/vnd.nsq; version=1.0"
 """The header with which old daemons answer without an envelope."""
 
 _SCHEMES: Final = ("http", "https")
+
+_USER: Final = re.compile(r"[^/.@][^/]*:.*@", re.DOTALL)
+"""A user and a password, in which a slash is possible; the path of a Unix socket begins otherwise."""
 
 
 def bearer(token: str) -> str:
@@ -216,16 +220,16 @@ def _check_authorization(authorization: str) -> None:
 def _parse_address(address: str) -> tuple[str, str, str, str]:
     """Return the URL without query, the query, the name without secrets, and the path of a Unix socket."""
     if not isinstance(address, str):
-        raise OptionError(f"address {address!r} is not a text")
+        raise OptionError(f"address {shown_value(address)} is not a text")
     has_scheme = "://" in address
-    if not has_scheme and is_path(address) and is_socket_path(address):
+    if not has_scheme and is_path(address) and is_socket_path(address) and not _USER.match(address):
         return "http://localhost", "", address, address
-    shown = address.partition("?")[0].rpartition("@")[2]
+    shown = shown_url(address)
     try:
         parts = urlsplit(address if has_scheme else f"http://{address}")
         port = parts.port
     except ValueError as error:
-        raise OptionError(f"address {shown!r} is not host:port or a URL: {error}") from error
+        raise OptionError(f"address {shown!r} is not host:port or a URL: {url_fault(address, error)}") from None
     if parts.scheme not in _SCHEMES or not parts.hostname or (port is None and not has_scheme):
         raise OptionError(f"address {shown!r} is not host:port, a URL of http or https, or a path with a slash")
     path = parts.path.rstrip("/").removesuffix("/lookup")

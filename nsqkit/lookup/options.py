@@ -15,6 +15,7 @@ from nsqkit.http.daemon import Daemon
 from nsqkit.lookup.selection import AddressMap, DiscoveryFilter, select
 from nsqkit.lookup.tls import lookupd_context
 from nsqkit.options.fields import fraction, function, instance_with, seconds, secret, text
+from nsqkit.transport.address import shown_value
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -78,7 +79,8 @@ class LookupOptions:
             OptionError: an address is invalid, ``addresses`` is no list, or a file cannot be used.
         """
         if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-            raise OptionError(f'lookupd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4161"]')
+            shown = shown_value(addresses)
+            raise OptionError(f'lookupd_http_addresses is {shown}; allowed is a list such as ["127.0.0.1:4161"]')
         context = lookupd_context(
             self.lookupd_tls_context,
             root_ca_file=self.lookupd_tls_root_ca_file,

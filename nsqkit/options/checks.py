@@ -13,7 +13,7 @@ import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.options.durations import plain_seconds
-from nsqkit.transport.address import is_socket_path, split_address
+from nsqkit.transport.address import is_socket_path, shown_url, shown_value, split_address
 
 if TYPE_CHECKING:
     from attrs import AttrsInstance
@@ -99,18 +99,19 @@ def check_addresses(addresses: object, name: str, *, or_url: bool = False) -> tu
         OptionError: one of them is not an address, or ``addresses`` is not a list.
     """
     if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-        raise OptionError(f'{name} is {addresses!r}; allowed is a list such as ["127.0.0.1:4150"]')
+        raise OptionError(f'{name} is {shown_value(addresses)}; allowed is a list such as ["127.0.0.1:4150"]')
     for address in addresses:
         if not isinstance(address, str):
-            raise OptionError(f'{name} holds {address!r}; allowed are texts such as "127.0.0.1:4150"')
+            raise OptionError(f'{name} holds {shown_value(address)}; allowed are texts such as "127.0.0.1:4150"')
         if "://" in address:
             if not or_url:
-                raise OptionError(f"address {address!r} is a URL; allowed is host:port, without a scheme")
+                raise OptionError(f"address {shown_value(address)} is a URL; allowed is host:port, without a scheme")
         elif not is_socket_path(address):
-            host, port = split_address(address)
+            shown = shown_url(address) if or_url else address
+            host, port = split_address(shown)
             if not host or not port:
                 missing = "port" if host else "host"
-                raise OptionError(f"address {address!r} names no {missing}; allowed is host:port")
+                raise OptionError(f"address {shown!r} names no {missing}; allowed is host:port")
     return tuple(dict.fromkeys(addresses))
 
 

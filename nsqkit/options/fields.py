@@ -151,4 +151,5 @@ def _validate(_: object, attribute: attrs.Attribute[object], value: object) -> N
     option: Option = attribute.metadata[Option]
     if not option.accepts(value):
         name = f"option {attribute.name}" if option.help else attribute.name
-        raise OptionError(f"{name} is {value!r}; allowed is {option.allowed}")
+        shown = repr(value) if attribute.repr else f"a {type(value).__name__}"
+        raise OptionError(f"{name} is {shown}; allowed is {option.allowed}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.errors import OptionError
 from nsqkit.http.daemon import Daemon
 from nsqkit.producer.arguments import topic_name
+from nsqkit.transport.address import shown_value
 from nsqkit.wire.names import encode_channel
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def daemons_at(
 ) -> list[Daemon]:
     """Return the nsqds at their HTTP addresses; raise OptionError if one is not an address."""
     if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-        raise OptionError(f'nsqd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4151"]')
+        shown = shown_value(addresses)
+        raise OptionError(f'nsqd_http_addresses is {shown}; allowed is a list such as ["127.0.0.1:4151"]')
     return [
         Daemon(
             address,

@@ -1,7 +1,8 @@
 """Addresses in NSQ's flags and options: ``host:port``, ``[::1]:port``, or the path of a Unix socket.
 
 An invalid address is an ``OptionError`` before a socket is made. Where a path is allowed, everything that does not have
-the form of ``host:port`` is a path, as in nsqd (internal/util).
+the form of ``host:port`` is a path, as in nsqd (internal/util). Where a URL is allowed, errors and logs show it without
+its secrets.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ PORT_MAX = 65535
 
 _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
 """The strings that Go's net.SplitHostPort accepts."""
+
+_SCHEME = re.compile(r"^(\w+:)?//")
+_USER = re.compile(r"^.+@", re.DOTALL)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -55,3 +59,29 @@ def port_of(address: str) -> int:
 def join_address(host: str, port: int) -> str:
     """Return ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def shown_url(url: str) -> str:
+    """Return a URL, or an address without a scheme, without user, password and query.
+
+    A password may have a ``/``, ``?`` or ``#`` that should have been escaped. If an ``@`` follows a ``?``, either the
+    password has the ``?`` or the query has the ``@``, so only the scheme is shown.
+    """
+    rest = _SCHEME.sub("", url)
+    before, _, query = rest.partition("?")
+    return url.removesuffix(rest) + ("..." if "@" in query else _USER.sub("", before))
+
+
+def shown_value(value: object) -> str:
+    """Return the ``repr`` of a refused address or list of addresses, without secrets of URLs."""
+    if isinstance(value, str):
+        return repr(shown_url(value))
+    shown = repr(value)
+    return f"a {type(value).__name__}" if "@" in shown or "?" in shown else shown
+
+
+def url_fault(url: str, error: ValueError) -> str:
+    """Return why ``urllib.parse`` has refused a URL; its own text may quote a part of a password."""
+    if "@" not in url:
+        return str(error)
+    return "the host or the port is wrong, or user or password has one of / ? # [ ] that is not escaped"

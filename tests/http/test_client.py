@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ssl
+import traceback
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, patch
@@ -157,6 +158,11 @@ async def test_a_response_before_the_connection_was_closed_is_received():
         ("http://h:99999/?secret=s", r"^'http://h:99999/' is not a URL: Port out of range"),
         ("http://h:x/", "is not a URL: Port could not be cast"),
         ("http://me:secret@h:x/?secret=s", r"^'http://h:x/' is not a URL"),
+        ("http://me:secret/x@h/", r"^'http://h/' is not a URL: .* has one of / \? # \[ \] that is not escaped$"),
+        ("http://me:secret?x@h/", r"^'http://\.\.\.' is not a URL"),
+        ("http://me:secret#x@h/", r"^'http://h/' is not a URL"),
+        ("http://me:secret\u2100@h/", r"^'http://h/' is not a URL"),
+        ("me:secret@h/", r"^'h/' is not a URL"),
         ("http://[::1/", "is not a URL: Invalid IPv6 URL"),
         ("http://" + "a" * 64 + "/?secret=s", "^http://a{64}/: "),
     ],
@@ -164,7 +170,7 @@ async def test_a_response_before_the_connection_was_closed_is_received():
 async def test_an_invalid_url_is_refused(url, error):
     with pytest.raises(RequestFailed, match=error) as caught:
         await get(url)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_refused_connection_fails():
@@ -337,7 +343,7 @@ async def test_redirects_have_a_limit():
 async def test_a_redirect_to_an_invalid_url_fails():
     answer = http_answer(b"", "Location: //me:password@h]/?secret", status="302 Found")
     async with answering(lambda _: answer) as server:
-        with pytest.raises(RequestFailed, match=r"/a: the server redirects to '//h]/': Invalid IPv6 URL$"):
+        with pytest.raises(RequestFailed, match=r"/a: the server redirects to '//h]/': the host or the port is wrong"):
             await get(f"http://{server.address}/a")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ssl
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def daemon(address: str, **options: Any) -> Daemon:
         ("http://h:1/?key=secret", "http://h:1", "http://h:1"),
         ("/run/nsqd.sock", "http://localhost", "/run/nsqd.sock"),
         ("./nsqd.sock", "http://localhost", "./nsqd.sock"),
+        ("./a:b/c:d@e", "http://localhost", "./a:b/c:d@e"),
         ("@nsqd", "http://localhost", "@nsqd"),
     ],
 )
@@ -72,10 +74,15 @@ async def test_invalid_addresses_are_refused(address):
 
 
 async def test_a_refused_address_shows_no_secrets():
-    for address in ("http://me:secret@h:x/", "me:secret@h", "http://h:x/?key=secret", "ftp://me:secret@h"):
+    user = "me:hush"
+    addresses: list[Any] = [
+        *(f"http://{user}@h:x/", f"{user}@h", "http://h:x/?key=hush", f"ftp://{user}@h", f"{user}@h:1".encode()),
+        *(f"{scheme}{user}{mark}x@h:1" for scheme in ("", "http://") for mark in "/?#["),
+    ]
+    for address in addresses:
         with pytest.raises(OptionError) as caught:
             daemon(address)
-        assert "secret" not in str(caught.value)
+        assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def test_addresses_must_be_a_list(addresses):
         LookupOptions().daemons(addresses)
 
 
+def test_refused_list_shows_no_password():
+    with pytest.raises(OptionError, match=r"^lookupd_http_addresses is 'http://h:4161'; "):
+        LookupOptions().daemons("http://admin:secret@h:4161")
+
+
 def test_client_options_can_inherit_lookup_options():
     @attrs.frozen(kw_only=True)
     class Both(ConnectionOptions, LookupOptions):

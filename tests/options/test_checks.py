@@ -83,7 +83,28 @@ class TestCheckAddresses:
         assert str(caught.value) == sentence
 
     def test_urls_are_allowed_for_http(self):
-        assert check_addresses(["https://a/x"], "peers", or_url=True) == ("https://a/x",)
+        addresses = ("https://a/x", "me:secret@a:1", "a:1?secret")
+        assert check_addresses(addresses, "peers", or_url=True) == addresses
+
+    @pytest.mark.parametrize(
+        "addresses",
+        [
+            "http://me:secret@a:1",
+            {"me:secret@a:1"},
+            [b"me:secret@a:1"],
+            ["me:secret@a"],
+            ["me:secret@:1"],
+            ["a?secret"],
+        ],
+    )
+    def test_refusal_shows_no_secrets(self, addresses):
+        with pytest.raises(OptionError) as caught:
+            check_addresses(addresses, "peers", or_url=True)
+        assert "secret" not in str(caught.value)
+
+    def test_refusal_of_url_shows_no_secrets(self):
+        with pytest.raises(OptionError, match=r"^address 'http://a:1' is a URL; "):
+            check_addresses(["http://me:secret@a:1?secret"], "peers")
 
     def test_text_that_is_not_an_address_is_refused(self):
         with pytest.raises(OptionError, match="address 'b' is not host:port"):

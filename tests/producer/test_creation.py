@@ -52,6 +52,11 @@ async def test_lost_connection_to_nsqd_is_an_error():
             await create_topic(at(server.address), "t")
 
 
+def test_refused_list_shows_no_password():
+    with pytest.raises(OptionError, match=r"^nsqd_http_addresses is 'http://h:4151'; "):
+        daemons_at("http://admin:secret@h:4151", connect_timeout=15, request_timeout=15)
+
+
 async def test_wrong_name_sends_no_request():
     async with answering(lambda _: http_answer(b"")) as server:
         with pytest.raises(OptionError, match="topic name"):

@@ -11,7 +11,10 @@ from nsqkit.transport.address import (
     join_address,
     path_of,
     port_of,
+    shown_url,
+    shown_value,
     split_address,
+    url_fault,
 )
 
 
@@ -114,3 +117,39 @@ def test_port_is_reported_as_by_nsqd():
 
 def test_abstract_socket_has_at_sign():
     assert [path_of(name) for name in ("/tmp/a", "", b"", b"\0name")] == ["/tmp/a", "@", "@", "@name"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h:1/a", "http://h:1/a"),
+        ("http://me:secret@h:1/a?secret", "http://h:1/a"),
+        ("//me:secret@h", "//h"),
+        ("me:secret@h:1", "h:1"),
+        ("me:s://ecret@h:1", "h:1"),
+        ("http://me:secret/x@y@h:1/a", "http://h:1/a"),
+        ("me:secret#x@h:1", "h:1"),
+        ("http://me:secret?x@h:1", "http://..."),
+        ("http://h:1/a?secret@x", "http://..."),
+        ("h:1?secret", "h:1"),
+        ("@nsqd", "@nsqd"),
+        ("", ""),
+    ],
+)
+def test_url_is_shown_without_secrets(url, shown):
+    assert shown_url(url) == shown
+    assert shown_value(url) == repr(shown)
+
+
+def test_other_value_is_shown_without_secrets():
+    assert shown_value(None) == "None"
+    assert shown_value(["h:1"]) == "['h:1']"
+    assert shown_value(["http://me:secret@h:1"]) == "a list"
+    assert shown_value(b"http://h:1?secret") == "a bytes"
+
+
+def test_fault_of_a_url_quotes_no_password():
+    error = ValueError("Port could not be cast to integer value as 'x'")
+    assert url_fault("http://h:x", error) == str(error)
+    assert "/ ? #" in url_fault("http://me:x/y@h", error)
+    assert "'x'" not in url_fault("http://me:x/y@h", error)

@@ -137,6 +137,8 @@ def test_limits(name, value):
 def test_text_of_the_options_has_no_password_of_an_auth_server():
     options = BrokerOptions(auth_http_addresses=("http://user:hush@auth/?key=hush",))
     assert "hush" not in repr(options)
+    with pytest.raises(OptionError, match=r"^option auth_http_addresses is a str; allowed is a list of texts$"):
+        BrokerOptions(auth_http_addresses="http://user:hush@auth")  # type: ignore[arg-type]
 
 
 def test_options_are_keyword_only():

@@ -24,6 +24,7 @@ def client_context(options: ConnectionOptions) -> Context | None:
     if not options.tls_v1 or options.tls_context is not None:
         return options.tls_context
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificate and name
+    context.options |= ssl.OP_NO_RENEGOTIATION  # as Go's client
     minimum_version = TLS_VERSIONS[options.tls_min_version]
     if minimum_version < ssl.TLSVersion.TLSv1_2:
         # OpenSSL allows the old versions only at its lowest security level.

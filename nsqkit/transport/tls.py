@@ -1,8 +1,9 @@
 """TLS as a transform of bytes into bytes, for either end of a connection.
 
-It does no I/O: OpenSSL works between two buffers in memory. Plain bytes to send wait here until the handshake is done.
-An alert for the peer is output as well, also after the layer has failed. The properties describe the connection in
-nsqd's words. A ``Context`` is an ``ssl.SSLContext`` or ``nsqkit.transport.openssl``'s, and makes the OpenSSL object.
+It does no I/O: OpenSSL works between two buffers in memory. Plain bytes to send wait here until the handshake is done,
+also that of a renegotiation. ``encode`` raises nothing: ``decode`` raises its error, and so ends the connection. An
+alert for the peer is output as well, also after the layer has failed. The properties describe the connection in nsqd's
+words. A ``Context`` is an ``ssl.SSLContext`` or ``nsqkit.transport.openssl``'s, and makes the OpenSSL object.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class TLS:
     """
 
     __slots__ = (
-        *("_engine", "_failed", "_incoming", "_is_server", "_outgoing", "_waiting"),
+        *("_engine", "_error", "_incoming", "_is_server", "_outgoing", "_waiting"),
         *("at_end", "head", "is_ready"),
     )
 
@@ -103,7 +104,7 @@ class TLS:
         self.at_end = False
         self.head = b""
         self._is_server = server_hostname is None
-        self._failed = False
+        self._error: ssl.SSLError | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._waiting: list[bytes] = []
@@ -124,25 +125,27 @@ class TLS:
         """Yield the plain bytes of the received records, in one piece.
 
         Raises:
-            ProtocolError: the data are not TLS, the handshake failed, or a record is damaged.
+            ProtocolError: the data are not TLS, the handshake failed, a record is damaged, or ``encode`` has failed.
         """
         if self._is_server and len(self.head) < HEAD_LENGTH:
             self._check_head(data)
         self._incoming.write(data)
         if not self.is_ready and not self._shake_hands():
             return
-        plain, error = self._read()
+        plain = self._read()
+        if self._waiting:
+            self._write_waiting()
         if plain:
             yield plain
-        if error is not None:
-            raise self._failure(error)
+        if self._error is not None:
+            raise self._failure(self._error)
 
     def encode(self, data: bytes) -> bytes:
         """Return the records to send: those of ``data``, and the layer's own."""
-        if not self.is_ready:
+        if not self.is_ready or self._waiting:
             self._waiting.append(data)
-        elif data and not self._failed:
-            self._engine.write(data)
+        else:
+            self._write(data)
         return self._outgoing.read()
 
     def end(self) -> bytes:
@@ -182,13 +185,12 @@ class TLS:
 
     @property
     def _is_open(self) -> bool:
-        return self.is_ready and not self._failed
+        return self.is_ready and self._error is None
 
     def _check_head(self, data: bytes) -> None:
         """Refuse data that are not TLS, without an alert, which the peer could not decode."""
         self.head += data[: HEAD_LENGTH - len(self.head)]
         if len(self.head) == HEAD_LENGTH and (self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10):
-            self._failed = True
             raise ProtocolError("tls: first record does not look like a TLS handshake")
 
     def _shake_hands(self) -> bool:
@@ -200,15 +202,27 @@ class TLS:
         except ssl.SSLError as error:
             raise self._failure(error) from error
         self.is_ready = True
-        if waiting := b"".join(self._waiting):
-            self._engine.write(waiting)
-        self._waiting.clear()
+        self._write_waiting()
         return True
 
-    def _read(self) -> tuple[bytes, ssl.SSLError | None]:
-        """Return all plain bytes, and the error after them, if any."""
+    def _write_waiting(self) -> None:
+        waiting = b"".join(self._waiting)
+        self._waiting.clear()
+        self._write(waiting)
+
+    def _write(self, data: bytes) -> None:
+        if not data or self._error is not None:
+            return
+        try:
+            self._engine.write(data)
+        except ssl.SSLWantReadError:  # the peer renegotiates
+            self._waiting.append(data)
+        except ssl.SSLError as error:
+            self._error = error
+
+    def _read(self) -> bytes:
+        """Return all plain bytes; an error after them is kept unless there is one."""
         pieces = []
-        failure = None
         read, incoming, pending = self._engine.read, self._incoming, self._engine.pending
         try:
             while not self.at_end:
@@ -222,11 +236,10 @@ class TLS:
         except ssl.SSLZeroReturnError:  # raised instead of an empty piece if this side has closed TLS, too
             self.at_end = True
         except ssl.SSLError as error:
-            failure = error
-        return b"".join(pieces), failure
+            self._error = self._error or error
+        return b"".join(pieces)
 
     def _failure(self, error: ssl.SSLError) -> ProtocolError:
-        self._failed = True
         if isinstance(error, ssl.SSLCertVerificationError):
             whose = "client" if self._is_server else "server"
             return ProtocolError(f"tls: failed to verify {whose} certificate: {error.verify_message}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.client.tls import client_context, make_tls
@@ -19,6 +20,7 @@ from tests.certificates import (
     server_context,
     write_files,
 )
+from tests.renegotiating import RenegotiatingServer
 
 ADDRESS = f"{HOST}:4150"
 
@@ -120,6 +122,13 @@ def test_old_version_is_allowed_without_warning(files, version, recwarn):
             "tls1.1": ssl.TLSVersion.TLSv1_1,
         }[version]
     assert shake_hands(context, server=server).version == version.upper()
+
+
+def test_renegotiation_is_refused(files):
+    server = RenegotiatingServer(made(tls_root_ca_file=files.authority))
+    assert not [*server.client.decode(server.renegotiate())]
+    with pytest.raises(SSL.Error, match="no renegotiation"):
+        server.exchange(server.client.encode(b"NOP\n"))
 
 
 @pytest.mark.parametrize("name", ["tls_root_ca_file", "tls_cert", "tls_key"])

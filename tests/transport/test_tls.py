@@ -13,6 +13,7 @@ from nsqkit.errors import ProtocolError
 from nsqkit.transport.tls import TLS
 from nsqkit.wire.compression import Deflate, Snappy
 from tests.certificates import HOST, authority, client_context, connected, exchange, server_context
+from tests.renegotiating import RenegotiatingServer
 
 ALERT = 21
 CLOSE_NOTIFY = 0
@@ -109,6 +110,15 @@ def test_compression_inside_tls_passes_in_any_pieces(make, writes, sizes):
     assert got == b"".join(writes)
 
 
+def test_bytes_wait_for_end_of_renegotiation():
+    server = RenegotiatingServer(client_context())
+    assert decode(server.client, server.renegotiate()) == b""
+    hello = server.client.encode(b"NOP\n")
+    assert server.client.encode(b"RDY 1\n") == b""
+    assert server.exchange(hello) == b"NOP\nRDY 1\n"
+    assert server.exchange(server.client.encode(b"FIN")) == b"FIN"
+
+
 # ---- the end ----------------------------------------------------------------------------------------------------
 
 
@@ -189,12 +199,23 @@ def test_data_before_damaged_record_are_decoded():
     good, bad = client.encode(b"good"), client.encode(b"bad")
     pieces = server.decode(good + bad[:-1] + bytes([bad[-1] ^ 1]))
     assert next(pieces) == b"good"
+    alert = server.encode(b"never sent")
     with pytest.raises(ProtocolError, match="tls: decryption failed or bad record mac"):
         next(pieces)
-    alert = server.encode(b"never sent")
     with pytest.raises(ProtocolError, match=r"tls: .*bad record mac"):
         decode(client, alert)
     assert server.encode(b"nor this") == server.end() == b""
+
+
+def test_failed_write_is_error_of_next_read():
+    server, client = connected()
+    data = server.encode(b"data")
+    client.end()
+    assert client.encode(b"x") == client.encode(b"y") == b""
+    pieces = client.decode(data)
+    assert next(pieces) == b"data"
+    with pytest.raises(ProtocolError, match="tls: protocol is shutdown"):
+        next(pieces)
 
 
 # ---- reported values --------------------------------------------------------------------------------------------

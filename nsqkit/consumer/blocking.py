@@ -122,7 +122,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
         with self._signals:
             try:
                 if self._receiver is not None:
-                    loop_client.ask(self._receiver.stop)
+                    with suppress(Closed):  # the event-loop thread has ended
+                        loop_client.ask(self._receiver.stop)
             except BaseException:
                 if self._receiver is not None:
                     loop_client.put(partial(self._receiver.stop, 0))

@@ -95,7 +95,7 @@ class ThreadReceiver:
             loop_client.put(partial(self._on_wait, request), request.resolve)
             if timeout is None:
                 while not request.join(SIGNAL_WAIT_MAX):
-                    pass
+                    loop_client.check()
             elif not request.join(timeout):
                 loop_client.put(partial(self._withdraw, request))
             return request.get()
@@ -184,13 +184,15 @@ class ThreadReceiver:
         self._loop_client.client.stop(timeout)
 
     async def _feed(self) -> None:
-        """Give messages to waiting threads until the consumer is stopped."""
-        while (arrival := self._subscription.arrival()) is not None:
-            await arrival.wait()
-            self._distribute()
-        for request in self._waiting:
-            self._end(request)
-        self._waiting.clear()
+        """Give messages to waiting threads until the consumer is stopped, or the event loop ends."""
+        try:
+            while (arrival := self._subscription.arrival()) is not None:
+                await arrival.wait()
+                self._distribute()
+        finally:
+            for request in self._waiting:
+                self._end(request)
+            self._waiting.clear()
 
     def _end(self, request: Request) -> None:
         try:

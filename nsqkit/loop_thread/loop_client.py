@@ -1,7 +1,8 @@
 """One client in the event-loop thread, and the calls of other threads to it.
 
 The calls of many threads at a time share one wake-up of the event loop. No call waits forever: those that wait at the
-end get ``Closed``, and so do later ones, and those from another process.
+end get ``Closed``, and so do later ones, and those from another process. If an error ends the event-loop thread, its
+clients end with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -62,6 +64,7 @@ class LoopClient(Generic[C]):
         self._name = name
         self._is_open = True
         self._is_ending = False
+        self._is_lost = False  # the event loop has ended before the client was left
         self._interrupt = interrupt
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
         self._wake_is_due = False
@@ -73,6 +76,8 @@ class LoopClient(Generic[C]):
             self._portal = stack.enter_context(provider)
             assert provider.thread is not None
             self._thread_id = provider.thread.ident
+            provider.at_end.append(self._on_loop_end)
+            stack.callback(provider.at_end.remove, self._on_loop_end)
             self._loop = self._portal.call(asyncio.get_running_loop)
             self._waker = self._portal.call(Waker, self._loop, self._work_off)
             stack.callback(self._portal.call, self._waker.close)
@@ -129,19 +134,22 @@ class LoopClient(Generic[C]):
             self._refuse_all()
 
     def ask(self, function: Callable[[], T]) -> T:
-        """Call a function in the event loop, and return its result or raise its error; it is not async."""
+        """Call a function in the event loop, and return its result or raise what it raises; it is not async."""
         one_shot: OneShot[T] = OneShot()
 
         def call() -> None:
             try:
                 result = function()
-            except Exception as error:
-                one_shot.resolve(error)
+            except BaseException as error:
+                one_shot.resolve(error if isinstance(error, Exception) else CarriedExit(error))
             else:
                 one_shot.resolve(None, result)
 
         self.put(call, one_shot.resolve)
-        return one_shot.get()
+        try:
+            return one_shot.get()
+        except CarriedExit as carried:
+            raise carried.error from None
 
     def call_later(self, delay: float, function: Callable[[], object]) -> None:
         """Call a function after ``delay`` seconds, if the event loop runs then; call this in the event loop."""
@@ -243,13 +251,23 @@ class LoopClient(Generic[C]):
                 scope.cancel()
 
         try:
-            return _wait(self.start(work))
+            return self._wait(self.start(work))
         except CarriedExit as carried:
             raise carried.error from None
+        except CancelledError:  # the event loop ends
+            raise Closed(f"the {self._name} is closed") from None
         except BaseException:  # perhaps before there was a future to cancel
             with suppress(Closed):
                 self.put(leave)
             raise
+
+    def _wait(self, future: Future[T]) -> T:
+        while not future.done():
+            if self._is_lost:
+                raise Closed(f"the {self._name} is closed")
+            with suppress(TimeoutError):
+                return future.result(SIGNAL_WAIT_MAX)
+        return future.result()
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -264,6 +282,8 @@ class LoopClient(Generic[C]):
         try:
             self._stack.close()
         except BaseException as error:
+            if self._is_lost and isinstance(error, RuntimeError):
+                return  # there is no event loop in which to leave it
             # One that comes between two callbacks of the stack keeps it from calling the others.
             self._leave_quickly(type(error))
             self._stack.close()
@@ -278,9 +298,8 @@ class LoopClient(Generic[C]):
             with suppress(RuntimeError):  # the event loop has ended
                 self._portal.call(self._interrupt, self.client)
 
-
-def _wait(future: Future[T]) -> T:
-    while not future.done():
-        with suppress(TimeoutError):
-            return future.result(SIGNAL_WAIT_MAX)
-    return future.result()
+    def _on_loop_end(self) -> None:
+        """Refuse all calls, those that wait, too, since the event loop has ended."""
+        self._is_lost = True
+        self._is_open = False
+        self._refuse_all()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from importlib.util import find_spec
 
 import anyio
@@ -15,10 +17,16 @@ from anyio.from_thread import BlockingPortal
 
 
 class PortalProvider:
-    """The event-loop thread of one process, for ``with``, by any number of users at a time."""
+    """The event-loop thread of one process, for ``with``, by any number of users at a time.
+
+    Attributes:
+        at_end: functions that the present thread calls if it ends while it has users, as by ``SystemExit`` of a
+            callback; a later user starts another thread.
+    """
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
+        self.at_end: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._user_count = 0
@@ -31,7 +39,7 @@ class PortalProvider:
 
     def __enter__(self) -> BlockingPortal:
         with self._lock:
-            if self._portal is None:
+            if self._portal is None or self.thread is None or not self.thread.is_alive():
                 self._portal = self._start()
             self._user_count += 1
             return self._portal
@@ -48,17 +56,19 @@ class PortalProvider:
             assert portal is not None
             assert thread is not None
             # A user that was interrupted as it entered may have left a task running.
-            portal.call(portal.stop, True)
+            with suppress(RuntimeError):  # the event loop has ended
+                portal.call(portal.stop, True)
             thread.join()
 
     def _start(self) -> BlockingPortal:
         started: Future[BlockingPortal] = Future()
-        self.thread = threading.Thread(target=_serve, args=[started], name="nsqkit", daemon=True)
+        self.at_end = []
+        self.thread = threading.Thread(target=_serve, args=[started, self.at_end], name="nsqkit", daemon=True)
         self.thread.start()
         return started.result()
 
 
-def _serve(started: Future[BlockingPortal]) -> None:
+def _serve(started: Future[BlockingPortal], at_end: list[Callable[[], object]]) -> None:
     async def serve() -> None:
         async with BlockingPortal() as portal:
             started.set_result(portal)
@@ -70,6 +80,9 @@ def _serve(started: Future[BlockingPortal]) -> None:
         if started.done():
             raise
         started.set_exception(error)
+    finally:
+        for function in at_end.copy():
+            function()
 
 
 _providers: dict[int, PortalProvider] = {}  # the parent's stays here, so that its objects are not collected

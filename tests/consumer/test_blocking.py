@@ -15,7 +15,7 @@ from nsqkit.clock import ManualClock
 from nsqkit.consumer import BackoffState
 from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
-from nsqkit.loop_thread import portal_provider
+from nsqkit.loop_thread import PortalProvider, portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import WAIT_LIMIT, interrupted_once, start, until, unused_address
 
@@ -650,6 +650,35 @@ def test_a_dead_letter_is_acknowledged_before_the_message_is_finished(nsqd, opti
             )
         else:
             assert message.body == b"1"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_clients_are_closed_when_the_event_loop_ends_by_an_error(nsqd, monkeypatch):
+    def leave() -> None:
+        raise SystemExit(3)
+
+    provider = PortalProvider()
+    monkeypatch.setattr("nsqkit.loop_thread.loop_client.portal_provider", lambda: provider)
+    with make(nsqd) as consumer, BlockingProducer(nsqd.tcp_address) as producer:
+        producer.publish("other", b"1")
+        thread, loop_client = provider.thread, consumer._opened()
+        waiting = [
+            start(consumer.receive),
+            start(consumer.receive_batch, 10, 60.0),
+            start(partial(consumer.run, print)),
+            start(partial(consumer.run, print, concurrency=2)),
+        ]
+        until(lambda: len(consumer._entered()._waiting) == loop_client._task_count - 1 == 2)
+        loop_client.put(leave)
+        assert thread is not None
+        thread.join(WAIT_LIMIT)
+        ends = [each.exception(WAIT_LIMIT) for each in waiting]
+        assert [type(end) for end in ends] == [type(None)] * 3 + [Closed]
+        for use in (consumer.receive, partial(consumer.run, print), partial(producer.publish, "other", b"2")):
+            with pytest.raises(Closed):
+                use()
+    assert provider.user_count == 0
+    assert consumer.stats().in_flight == 0
 
 
 def test_a_dead_letter_of_an_event_loop_is_refused(consumer):

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 
 from nsqkit.errors import Closed
 from nsqkit.loop_thread.loop_client import LoopClient
+from nsqkit.loop_thread.provider import PortalProvider
 from tests.loop_thread.clients import Client
 from tests.threads import WAIT_LIMIT, interrupted_once, start, until
 
@@ -64,9 +66,13 @@ def test_an_exit_is_raised_in_the_calling_thread_and_does_not_end_the_loop(loop_
     async def leave() -> None:
         raise exit_error
 
-    with pytest.raises(type(exit_error)) as caught:
-        loop_client.run(leave)
-    assert caught.value is exit_error
+    def leave_at_once() -> None:
+        raise exit_error
+
+    for call in (partial(loop_client.run, leave), partial(loop_client.ask, leave_at_once)):
+        with pytest.raises(type(exit_error)) as caught:
+            call()
+        assert caught.value is exit_error
     assert loop_client.ask(lambda: 1) == 1
 
 
@@ -205,6 +211,44 @@ def test_an_event_loop_that_has_ended_is_closed(loop_client, monkeypatch):
     monkeypatch.undo()
     loop_client._wake_is_due = False
     until(lambda: loop_client.ask(lambda: True))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_clients_of_an_event_loop_that_ends_by_an_error_are_closed(monkeypatch, kind):
+    def leave() -> None:
+        raise kind
+
+    provider = PortalProvider()
+    monkeypatch.setattr("nsqkit.loop_thread.loop_client.portal_provider", lambda: provider)
+    clients: list[Any] = [LoopClient(Client, "client") for _ in range(2)]
+    thread = provider.thread
+    assert thread is not None
+    waiting = [start(client.run, anyio.sleep_forever) for client in clients]
+    until(lambda: all(client._task_count for client in clients))
+    clients[0].put(leave)
+    thread.join(WAIT_LIMIT)
+    for each in waiting:
+        with pytest.raises(Closed, match="the client is closed"):
+            each.result(WAIT_LIMIT)
+    for client in clients:
+        for use in (client.put, client.ask, client.run, client.start):
+            with pytest.raises(Closed, match="the client is closed"):
+                use(list)
+    later = LoopClient(Client, "client")
+    for client in clients:
+        client.end()
+    assert later.ask(lambda: 7) == 7
+    later.end()
+    assert provider.user_count == 0
+
+
+def test_a_task_that_never_began_in_an_event_loop_that_has_ended_is_refused(loop_client, monkeypatch):
+    future: Future[None] = Future()
+    monkeypatch.setattr(loop_client._portal, "start_task_soon", lambda function: future)
+    monkeypatch.setattr(loop_client, "_is_lost", True)
+    with pytest.raises(Closed):
+        loop_client.run(anyio.sleep_forever)
 
 
 # ---- leases ---------------------------------------------------------------------------------------------------------

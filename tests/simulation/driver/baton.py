@@ -426,6 +426,9 @@ class Thread:
         self._has_ended = True
         self._waiters.wake()
 
+    def is_alive(self) -> bool:
+        return not self._has_ended
+
     def join(self) -> None:
         while not self._has_ended:
             self._waiters.wait(None)

@@ -39,7 +39,6 @@ class BlockingMessage(Message):
         self.attempts = delivery.attempts
         self.timestamp_ns = delivery.timestamp_ns
         self.received_ns = delivery.received_ns
-        self.deadline_ns = delivery.deadline_ns
 
     def finish(self) -> None:
         """As ``Message.finish``; the thread does not wait."""
@@ -56,7 +55,11 @@ class BlockingMessage(Message):
     def touch(self) -> None:
         """As ``Message.touch``."""
         self._event_loop.call(self.delivery.touch)
-        self.deadline_ns = self.delivery.deadline_ns
+
+    @property
+    def deadline_ns(self) -> int:  # type: ignore[override]
+        """As ``Message.deadline_ns``, which ``auto_touch`` moves, too."""
+        return self.delivery.deadline_ns
 
     @property
     def is_answered(self) -> bool:

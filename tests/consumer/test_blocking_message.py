@@ -89,6 +89,16 @@ def test_touch_extends_the_timeout(message, consumer):
     assert consumer.stats().touched == 1
 
 
+def test_time_left_follows_the_event_loop(message, consumer):
+    loop_client = consumer._opened()
+    before = message.deadline_ns
+    loop_client.ask(message.delivery.touch)  # as with auto_touch
+    assert message.deadline_ns > before
+    loop_client.ask(lambda: loop_client.client.subscription.requeue_now(message.delivery))
+    assert message.is_answered
+    assert message.time_left == 0
+
+
 def test_answer_after_connection_loss_does_nothing(message, consumer):
     consumer.close()
     assert message.is_answered

@@ -72,7 +72,10 @@ class GivenUp:
 
     @error_text.default
     def _error_text(self) -> str:
-        return "" if self.error is None else str(self.error)
+        try:
+            return "" if self.error is None else str(self.error)
+        except Exception:
+            return "<exception str() failed>"  # the text of Python's tracebacks
 
     def encode(self) -> bytes:
         """Return the envelope of a dead letter: a JSON object of the attributes above, ``body`` in Base64.

@@ -68,6 +68,15 @@ class TestGivenUp:
         assert decoded == given_up
         assert (decoded.error, decoded.error_type, decoded.error_text) == (None, "ValueError", text)
 
+    def test_an_error_without_a_text_has_that_of_tracebacks(self):
+        class Broken(Exception):
+            def __str__(self) -> str:
+                raise AttributeError("detail")
+
+        given_up = given_up_of(error=Broken())
+        assert given_up.error_text == "<exception str() failed>"
+        assert GivenUp.decode(given_up.encode()) == given_up
+
     def test_envelope_is_json(self):
         assert json.loads(given_up_of(b"\xff", KeyError("k")).encode()) == {
             "topic": "t",

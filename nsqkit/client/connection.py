@@ -260,20 +260,21 @@ class Connection(Generic[S]):
         """Act on the session's changes."""
         session = self.session
         assert session is not None
-        if self._handshake_deadline_ns is not None:
-            if session.is_open:
-                self._handshake_deadline_ns = None
-                if self._pump is not None:
-                    self._pump.after = self._on_change
-                self.error = None
-                self.handshake_count += 1
-                self._log.info("[%s] connected", self.address, extra=self._log_fields)
-                self._call_on_connection(None)
-            elif session.is_authenticating:
-                # The broker sends a request to an auth server, which may take longer than the handshake itself.
-                auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
-                self._limit_handshake(self._dial_timeout_ns + auth_ns)
+        has_opened = self._handshake_deadline_ns is not None and session.is_open
+        if has_opened:
+            self._handshake_deadline_ns = None
+            if self._pump is not None:
+                self._pump.after = self._on_change
+            self.error = None
+            self.handshake_count += 1
+            self._log.info("[%s] connected", self.address, extra=self._log_fields)
+        elif self._handshake_deadline_ns is not None and session.is_authenticating:
+            # The broker sends a request to an auth server, which may take longer than the handshake itself.
+            auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
+            self._limit_handshake(self._dial_timeout_ns + auth_ns)
         self._on_change(now_ns)
+        if has_opened:  # the owner has the session by now, so that the user's function may have it closed
+            self._call_on_connection(None)
 
     def _call_on_connection(self, error: Exception | None) -> None:
         if (on_connection := self._dialler.options.on_connection) is not None:

@@ -91,6 +91,24 @@ async def test_begun_messages_can_be_answered_after_disconnect():
                 await two.wait_end()
 
 
+async def test_on_connection_may_disconnect():
+    def on_connection(address: str, error: Exception | None) -> None:
+        if error is None:
+            bench.consumer.disconnect_from_nsqd(address)
+
+    bench = Bench(["one:1"], on_connection=on_connection)
+    async with bench.consumer as consumer, await bench.broker.subscribe() as one:
+        lines = [await one.line()]
+        while lines[-1] != b"CLS":
+            lines.append(await one.line())
+        assert lines[-2:] == [b"RDY 0", b"CLS"]
+        await one.dismiss()
+        await one.wait_end()
+        await one.close()
+        await settle()
+        assert consumer.stats().connections == ()
+
+
 async def test_unanswered_messages_are_requeued_after_disconnect():
     bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=20)
     async with bench.consumer as consumer, await bench.brokers["two:1"].subscribe():

@@ -29,7 +29,7 @@ from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception, receiving
 from nsqkit.spark.schema import MessageRow, encode_messages, message_row
-from nsqkit.spark.slots.records import DataSlot, MessageKey, make_keys
+from nsqkit.spark.slots.records import DataSlot, MessageKey, SealSlot, Slot, make_keys
 from nsqkit.spark.slots.slot_log import (
     Action,
     FinishDuplicates,
@@ -51,6 +51,9 @@ from nsqkit.spark.slots.wal import PartitionWal
 
 OPEN_DELAY: Final = 1.0
 """Seconds after which a message comes back whose row is in a slot without a known outcome of its FINs."""
+
+POLL: Final = 0.1
+"""Seconds between two looks at a log that another attempt may fill."""
 
 
 @attrs.frozen
@@ -116,7 +119,10 @@ def drain_to_slots(
 ) -> tuple[tuple[ReplaySlot, ...], PartitionStats]:
     """Fill or replay the log of a partition, and return the slots whose rows are those of the partition.
 
-    Every attempt returns the same slots. One that finds slots in the log seals it and does not connect.
+    Every attempt returns the same slots. One that finds slots in the log does not connect. If another attempt may fill
+    the log, as for a frame that a job uses twice, it waits until that one has put no slot for as long as it may wait
+    for messages, ``msg_timeout`` at most; then it seals the log. A stream's attempt seals it at once, because the next
+    batch has the other messages.
 
     Args:
         spec: the channel and the limits.
@@ -166,14 +172,16 @@ async def drain_to_slots_async(
 ) -> tuple[tuple[ReplaySlot, ...], PartitionStats]:
     """Do as ``drain_to_slots`` in the running event loop; the clock is for tests."""
     run = _Run(spec, share, clock)
-    attempt = _SlotAttempt(partition_wal)
-    replay = await attempt.advance()
-    if replay is None:
+    attempt = _SlotAttempt(partition_wal, run.clock, _gap_max(spec, share))
+    end = await attempt.advance(Receive, Replay)
+    if isinstance(end, Receive):
         async with receiving(spec, share, run.clock) as attempt.reception:
-            replay = await attempt.advance()
-    assert replay is not None
+            # One that then waits for another attempt has to requeue its messages before, as that one is to have them.
+            await attempt.advance(ReadLog)
+        end = await attempt.advance(Replay)
+    assert isinstance(end, Replay)
     stats = run.stats(attempt.reception, chunk_count=attempt.chunk_count, duplicate_count=attempt.log.duplicate_count)
-    return replay.slots, stats
+    return end.slots, stats
 
 
 async def drain_to_handler_async(
@@ -238,33 +246,39 @@ class _Run:
         )
 
 
+def _gap_max(spec: ConsumerSpec, share: PartitionShare) -> float:
+    """Return the most seconds between two slots of an attempt that is alive; 0 if none has to be waited for."""
+    if spec.stop_after_linger or not share.connections:
+        return 0.0
+    waits = [wait for wait in (spec.empty_for, spec.deadline) if wait is not None]
+    return min([spec.msg_timeout, *(2 * (wait + spec.linger) for wait in waits)])
+
+
 class _SlotAttempt:
     """Performs the actions of a slot log; ``reception`` is set when the log is to be filled."""
 
-    def __init__(self, partition_wal: PartitionWal) -> None:
+    def __init__(self, partition_wal: PartitionWal, clock: Clock, gap_max: float) -> None:
         self.log = SlotLog()
         self.reception: Reception | None = None
         self.chunk_count = 0
         self._wal = partition_wal
+        self._clock = clock
+        self._gap_max_ns = round(gap_max * NS_PER_S)
         self._actions: deque[Action] = deque(self.log.start())
         self._messages: dict[MessageKey, Message] = {}
 
-    async def advance(self) -> Replay | None:
-        """Perform actions up to the end, which is returned; return None at ``Receive`` if there is no reception."""
-        while True:
-            match action := self._actions[0]:
-                case Replay():
-                    return action
-                case Receive() if self.reception is None:
-                    return None
+    async def advance(self, *ends: type[Action]) -> Action:
+        """Perform actions up to the first one of certain types, and return that."""
+        while not isinstance(action := self._actions[0], ends):
             self._actions.popleft()
             self._actions.extend(await self._perform(action))
+        return action
 
     async def _perform(self, action: Action) -> list[Action]:
         log, wal = self.log, self._wal
         match action:
             case ReadLog():
-                return log.log_read(await run_sync(wal.read_log))
+                return log.log_read(await self._read_log())
             case LookUp(keys):
                 return log.looked_up(await run_sync(wal.wal.look_up, keys))
             case PutSlot():
@@ -273,6 +287,19 @@ class _SlotAttempt:
                 return log.seal_put(stored=await run_sync(wal.put_seal, number, seal))
         assert self.reception is not None
         return await self._perform_by(self.reception, action)
+
+    async def _read_log(self) -> list[Slot]:
+        """Return the slots when the log is sealed or empty, or has not grown for the longest gap."""
+        slots: list[Slot] = []
+        until_ns = 0
+        while True:
+            found = await run_sync(self._wal.read_log, slots)
+            now_ns = self._clock.now_ns()
+            if len(found) > len(slots):
+                slots, until_ns = found, now_ns + self._gap_max_ns
+            if not slots or isinstance(slots[-1], SealSlot) or now_ns >= until_ns:
+                return slots
+            await self._clock.wait_until(now_ns + round(POLL * NS_PER_S))
 
     async def _perform_by(self, reception: Reception, action: Action) -> list[Action]:
         log = self.log

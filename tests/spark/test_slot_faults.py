@@ -7,6 +7,7 @@ in nsqd, its store is slow, and a second attempt runs beside it.
 from __future__ import annotations
 
 import enum
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,13 +15,16 @@ from contextlib import suppress
 import anyio
 import attrs
 import pytest
+from anyio.to_thread import run_sync
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsqkit.clock import ManualClock
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drainer import PartitionStats, drain_to_slots_async
 from nsqkit.spark.options import ConsumerSpec
+from nsqkit.spark.slots.records import DataSlot, MessageKey
 from nsqkit.spark.slots.slot_log import ReplaySlot
 from nsqkit.spark.slots.store import SlotStore
 from nsqkit.spark.slots.wal import PartitionWal, Wal
@@ -294,6 +298,63 @@ async def test_a_message_of_an_open_slot_is_not_taken_by_a_later_wave_of_the_bat
         await world.finish(1)
         rows = world.rows() + Counter(key.id for key in included)
         assert (len(rows), rows.total()) == (COUNT, COUNT)
+
+
+async def test_a_second_attempt_waits_while_the_first_one_adds_slots():
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES)
+        store = FaultyStore()
+        other = FaultyStore(store.values)
+        first, second = World(nsqd, store, empty_for=0.5), World(nsqd, other, empty_for=0.5)
+        has_stored, has_looked = threading.Event(), threading.Semaphore(0)
+
+        def wait(number: int, key: str) -> None:
+            if key.endswith("1.slot") and not has_stored.is_set():
+                has_stored.set()
+                for _ in range(2):  # the second attempt reads the log, and then seals it, or reads it again
+                    assert has_looked.acquire(timeout=10)
+
+        store.before = wait
+        other.after = lambda number, key: has_looked.release() if key.endswith("1.slot") else None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.attempt, 0)
+            await run_sync(has_stored.wait, 10)
+            stats = await second.attempt(0)
+        assert (second.batches, stats.received_count) == (first.batches, 0)
+        first.assert_each_once()
+
+
+async def test_an_attempt_that_loses_a_slot_holds_no_messages_while_it_waits():
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES)
+        store = FaultyStore()
+        stores = [store, FaultyStore(store.values)]
+        worlds = [World(nsqd, store, empty_for=0.5) for store in stores]
+        are_receiving = threading.Barrier(2)
+
+        def wait(number: int, key: str) -> None:
+            if number == 1:  # the first put of each attempt
+                are_receiving.wait(10)
+
+        for store in stores:
+            store.before = wait
+        async with anyio.create_task_group() as tasks:
+            for world in worlds:
+                tasks.start_soon(world.attempt, 0)
+        assert worlds[0].batches == worlds[1].batches
+        worlds[0].assert_each_once()
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["adopted", "stream"])
+async def test_a_log_that_no_live_attempt_fills_is_sealed_at_once(is_stream: bool):
+    with NsqdServer() as nsqd:
+        world = World(nsqd, MemoryStore(), stop_after_linger=is_stream)
+        if not is_stream:
+            world.share = attrs.evolve(world.share, connections=())
+        world.wal.partition(0, 0).put_slot(0, DataSlot((MessageKey(nsqd.tcp_address, "t", b"0" * 16),), b""))
+        with anyio.fail_after(5):
+            await world.attempt(0, clock=ManualClock())
+        assert [slot.number for slot in world.batches[0]] == [0]
 
 
 async def test_one_id_from_two_nsqds_is_two_messages():

@@ -129,6 +129,13 @@ def test_each_action_of_a_batch_read_has_the_same_rows(spark: Any, options: dict
     assert left(brokers) == [COUNT, COUNT]
 
 
+def test_a_batch_read_that_a_job_uses_twice_has_all_rows(spark: Any, options: dict[str, str], brokers: list[Broker]):
+    expected = publish(brokers, "one", 20_000)
+    frame = load(spark, options, partitions="1")
+    assert bodies(frame.union(frame)) == sorted(2 * expected)
+    assert left(brokers) == [0, 0]
+
+
 def test_a_batch_read_ends_at_a_count(spark: Any, options: dict[str, str], brokers: list[Broker]):
     publish(brokers, "one")
     frame = load(spark, {**options, "partitions": "2"}, until="count", maxRecords="100", deadlineMs="20000")

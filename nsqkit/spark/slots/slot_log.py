@@ -30,7 +30,7 @@ from nsqkit.spark.slots.records import DataSlot, FinOutcome, MessageKey, RowCoun
 
 @attrs.frozen
 class ReadLog:
-    """Read the slots, from number 0 on; then call ``log_read``."""
+    """Read the slots, from number 0 on, or wait until another attempt has put its last one; then call ``log_read``."""
 
 
 @attrs.frozen

@@ -9,7 +9,7 @@ precedes their removal, and an owner that was stopped until then looks for it be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import attrs
 
@@ -91,15 +91,18 @@ class PartitionWal:
     def slot_key(self, number: int) -> str:
         return f"{self.prefix}{number:06}.slot"
 
-    def read_log(self) -> list[Slot]:
+    def read_log(self, known: Sequence[Slot] = ()) -> list[Slot]:
         """Return the slots from number 0 on, up to the first that is absent; those with rows without their payload.
 
         All payloads together would be the whole partition in memory.
 
+        Args:
+            known: the first slots, as they were read before.
+
         Raises:
             ProtocolError: a slot is not readable.
         """
-        slots: list[Slot] = []
+        slots = [*known]
         while (data := self.wal.store.get(key := self.slot_key(len(slots)))) is not None:
             slot = decode_slot(key, data)
             slots.append(attrs.evolve(slot, payload=b"") if isinstance(slot, DataSlot) else slot)

@@ -23,6 +23,7 @@ def test_a_log_is_read_up_to_its_seal() -> None:
     assert log.put_slot(0, DataSlot((A, B), b"rows"))
     assert log.put_seal(1, SEAL)
     assert log.read_log() == [DataSlot((A, B), b""), SEAL]
+    assert log.read_log([DataSlot((B,), b"")]) == [DataSlot((B,), b""), SEAL]
     assert wal.store.list("") == ["w/3/1/000000.slot", "w/3/1/000001.slot"]
 
 

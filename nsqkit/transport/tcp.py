@@ -13,6 +13,7 @@ import socket
 import struct
 from contextlib import ExitStack, suppress
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -24,12 +25,16 @@ from nsqkit.transport.address import is_path, is_socket_path, join_address, spli
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop, make_stream
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Iterable
 
     from anyio.abc import ByteStream, SocketStream, TaskGroup
 
 BACKLOG = 65_535
 """Connections that may wait to be accepted; the system's own limit (somaxconn) may be lower."""
+
+ATTEMPT_DELAY = 0.25
+"""Seconds after which the next address of a host is tried, too, as in anyio and RFC 8305."""
 
 ACCEPT_COUNT_MAX = 1000
 """Connections that asyncio's loops accept in one turn; uvloop accepts all that wait."""
@@ -57,14 +62,19 @@ async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
 async def connect_tcp(host: str, port: int, *, local_host: str | None = None) -> ByteStream:
     """Return a connection to ``host``, at the first of its addresses, IPv6 or IPv4, that accepts one.
 
-    The arguments and errors are those of ``connect``.
+    An address that does not answer holds up the next one for ``ATTEMPT_DELAY``. The arguments and errors are those of
+    ``connect``.
     """
     loop = asyncio_loop()
     if loop is None:
         return await anyio.connect_tcp(host, port, local_host=local_host)
-    local_addr = None if local_host is None else (local_host, 0)
-    _, stream = await loop.create_connection(make_stream, host, port, local_addr=local_addr)
-    return stream
+    if _is_ip_address(host):
+        local_addr = None if local_host is None else (local_host, 0)
+        _, stream = await loop.create_connection(make_stream, host, port, local_addr=local_addr)
+        return stream
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    sock = await _first_connected(loop, dict.fromkeys(found), local_host)
+    return await _make_stream(loop.create_connection, sock)
 
 
 async def connect_path(path: str) -> ByteStream:
@@ -72,11 +82,73 @@ async def connect_path(path: str) -> ByteStream:
     loop = asyncio_loop()
     if loop is None:
         return await anyio.connect_unix(_kernel_path(path))
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = await _connected(loop, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), _kernel_path(path))
+    return await _make_stream(loop.create_unix_connection, sock)
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _first_connected(
+    loop: asyncio.AbstractEventLoop, found: Iterable[tuple[Any, ...]], local_host: str | None
+) -> socket.socket:
+    """Return a socket that is connected to one of the addresses of a host, as ``getaddrinfo`` returns them."""
+    errors: list[OSError] = []
+    winner: socket.socket | None = None
+
+    async def attempt(entry: tuple[Any, ...], ended: anyio.Event) -> None:
+        nonlocal winner
+        family, kind, protocol, _, address = entry
+        try:
+            sock = await _connected(loop, socket.socket(family, kind, protocol), address, local_host)
+        except OSError as error:
+            errors.append(error)
+            ended.set()
+            return
+        if winner is None:
+            winner = sock
+            tasks.cancel_scope.cancel()
+        else:  # both connected in the same turn of the event loop
+            sock.close()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for entry in found:
+                ended = anyio.Event()
+                tasks.start_soon(attempt, entry, ended)
+                with anyio.move_on_after(ATTEMPT_DELAY):
+                    await ended.wait()
+    except BaseException:
+        if winner is not None:
+            winner.close()
+        raise
+    if winner is None:
+        raise errors[0] if len(errors) == 1 else OSError(f"no address accepts: {', '.join(map(str, errors))}")
+    return winner
+
+
+async def _connected(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, address: Any, local_host: str | None = None
+) -> socket.socket:
     try:
         sock.setblocking(False)
-        await loop.sock_connect(sock, _kernel_path(path))
-        _, stream = await loop.create_unix_connection(make_stream, sock=sock)
+        if local_host is not None:
+            sock.bind((local_host, 0))
+        await loop.sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _make_stream(create: Callable[..., Awaitable[tuple[Any, AsyncioStream]]], sock: socket.socket) -> ByteStream:
+    try:
+        _, stream = await create(make_stream, sock=sock)
     except BaseException:
         sock.close()
         raise

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,8 +15,9 @@ from anyio import EndOfStream
 from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.errors import OptionError
+from nsqkit.transport import tcp
 from nsqkit.transport.accept import remote_address
-from nsqkit.transport.asyncio_stream import AsyncioStream
+from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
 from nsqkit.transport.tcp import connect_path, connect_tcp, listen
 from tests.peers import settle
 
@@ -80,6 +83,131 @@ async def test_refused_connection_is_os_error() -> None:
         port = listener.local_address[1]
     with pytest.raises(OSError, match=r"."):
         await connect_tcp("127.0.0.1", port)
+
+
+# ---- hosts with several addresses -------------------------------------------------------------------------------
+
+BACKENDS = pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True}), "trio"], ids=["asyncio", "uvloop", "trio"]
+)
+HOST = "nsqd.test"
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that determines the IPv4 addresses of ``HOST``."""
+
+    def resolve(*ips: str) -> None:
+        real = socket.getaddrinfo
+
+        def found(host: str | bytes, port: int, *args: Any, **options: Any) -> list[Any]:
+            names = ips if host in (HOST, HOST.encode()) else [host]
+            return [entry for name in names for entry in real(name, port, *args, **options)]
+
+        async def found_by_loop(_: object, host: str, port: int, **options: Any) -> list[Any]:
+            return found(host, port, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        if (loop := asyncio_loop()) is not None:  # uvloop does not use Python's function
+            monkeypatch.setattr(type(loop), "getaddrinfo", found_by_loop)
+
+    return resolve
+
+
+@contextmanager
+def dropping(ip: str, port: int) -> Iterator[None]:
+    """Listen at an address that answers no more attempts to connect, since its backlog is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ip, port))
+        listener.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex((ip, port))
+        yield
+
+
+async def test_host_with_one_address(resolve: Callable[..., None]) -> None:
+    resolve("127.0.0.1", "127.0.0.1")
+    async with await listen("127.0.0.1:0") as listener:
+        port = listener.local_address[1]
+        async with await connect_tcp(HOST, port, local_host="127.0.0.2") as stream:
+            assert stream.extra(SocketAttribute.local_address)[0] == "127.0.0.2"
+            assert stream.extra(SocketAttribute.remote_address) == ("127.0.0.1", port)
+            sock = stream.extra(SocketAttribute.raw_socket)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with pytest.raises(OSError, match=r".") as caught:
+        await connect_tcp(HOST, port)
+    assert str(caught.value).count("127.0.0.1") <= 1
+
+
+@BACKENDS
+async def test_address_that_drops_packets_does_not_hold_up_the_next_one(resolve: Callable[..., None]) -> None:
+    resolve("127.0.0.2", "127.0.0.1")
+    async with await listen("127.0.0.1:0") as listener:
+        with dropping("127.0.0.2", listener.local_address[1]), anyio.fail_after(60):
+            async with await connect_tcp(HOST, listener.local_address[1]) as stream:
+                assert stream.extra(SocketAttribute.remote_address) == listener.local_address
+
+
+@BACKENDS
+async def test_refused_address_does_not_hold_up_the_next_one(
+    resolve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "ATTEMPT_DELAY", 1e9)
+    resolve("127.0.0.2", "127.0.0.1")
+    async with await listen("127.0.0.1:0") as listener:
+        async with await connect_tcp(HOST, listener.local_address[1]) as stream:
+            assert stream.extra(SocketAttribute.remote_address) == listener.local_address
+    with pytest.raises(OSError, match=r"failed|refused"):
+        await connect_tcp(HOST, listener.local_address[1])
+
+
+@BACKENDS
+async def test_cancelled_attempts_leave_no_sockets(
+    resolve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "ATTEMPT_DELAY", 0)
+    resolve("127.0.0.2", "127.0.0.3")
+    async with await listen("127.0.0.1:0") as listener:
+        port = listener.local_address[1]
+    with dropping("127.0.0.2", port), dropping("127.0.0.3", port):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(connect_tcp, HOST, port)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_connections_of_the_same_turn_leave_no_sockets(
+    is_cancelled: bool, resolve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    connected: list[socket.socket] = []
+    both = anyio.Event()
+    sock_connect = loop.sock_connect
+
+    async def connect_both(sock: socket.socket, address: Any) -> None:
+        await sock_connect(sock, address)
+        connected.append(sock)
+        if len(connected) == 2:
+            both.set()
+        else:
+            await both.wait()
+        if is_cancelled:
+            scope.cancel()
+
+    monkeypatch.setattr(loop, "sock_connect", connect_both)
+    monkeypatch.setattr(tcp, "ATTEMPT_DELAY", 0)
+    resolve("127.0.0.2", "127.0.0.1")
+    async with await listen("0.0.0.0:0") as listener:
+        with anyio.CancelScope() as scope:
+            await (await connect_tcp(HOST, listener.local_address[1])).aclose()
+    assert scope.cancelled_caught is is_cancelled
+    assert [sock.fileno() for sock in connected] == [-1, -1]
 
 
 async def test_invalid_address_is_refused() -> None:

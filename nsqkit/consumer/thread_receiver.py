@@ -232,8 +232,6 @@ class ThreadReceiver:
             if not message.is_answered:
                 left.append(message)
         self._subscription.core.inbox.extendleft(reversed(left))
-        if left:
-            self._subscription.arrived.set()  # handlers of ``run`` may wait, too
 
     def _on_wait(self, request: Request) -> None:
         self._finish_all()

@@ -82,12 +82,12 @@ MUTANTS: Final = (
         breaks=(28,),
     ),
     Mutant(
-        "messages that a busy thread has left wake no handler",
+        "messages are taken for a busy thread while handlers of run wait for them",
         "with run(in_threads=True) beside other threads, a message waits though a handler could take it "
         "(found by a world)",
-        "consumer/thread_receiver.py",
-        "        if left:\n            self._subscription.arrived.set()  # handlers of ``run`` may wait, too\n",
-        "",
+        "consumer/blocking.py",
+        "            with receiver.using_inbox():\n",
+        "            if True:\n",
         size="driver",
         plan="handlers-beside-a-busy-thread",
         breaks=(27,),

@@ -67,19 +67,18 @@ def test_batch_has_the_messages_that_a_busy_thread_has_left(consumer, receiver, 
     assert len(consumer.receive_batch(2, max_wait, timeout=WAIT_LIMIT)) == 2
 
 
-def test_messages_that_a_busy_thread_has_left_wake_handlers(consumer, receiver, producer):
+def test_messages_that_a_busy_thread_has_left_are_in_the_inbox_while_it_is_used(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
     assert receiver.next(WAIT_LIMIT) is not None
     loop_client = consumer._opened()
-    subscription = loop_client.client.subscription
-    until(lambda: not subscription.arrived.is_set())
 
-    def take_one() -> bool:
-        receiver._on_wait(Request(1, is_shared=False))
-        return len(subscription.core.inbox) == 1 and subscription.arrived.is_set()
+    def use() -> int:
+        with receiver.using_inbox():
+            receiver._on_wait(Request(1, is_shared=True))
+            return len(loop_client.client.subscription.core.inbox)
 
-    assert loop_client.ask(take_one)
+    assert loop_client.ask(use) == 1
 
 
 def test_thread_that_fills_a_batch_gets_messages_though_another_is_busy(consumer, receiver, producer):

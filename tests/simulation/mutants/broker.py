@@ -175,8 +175,17 @@ MUTANTS: Final = (
         "messages in nsqd's output buffer wait for another interval if the end of theirs was missed",
         "with --timing=nsqd, a busy broker keeps messages for twice the time that the client allows",
         "broker/core/session/nsqd_frame_buffer.py",
-        "        elif self._interval_ns and self.flush_ns is None:",
-        "        elif self._interval_ns:",
+        """        elif self._interval_ns and self.flush_ns is None:  # the time of earlier ones may have come
+            if now_ns >= self._interval_end_ns:  # the tick of an interval without messages waits in Go's ticker
+                self.end_interval(now_ns)
+            else:
+                self.flush_ns = self._interval_end_ns
+""",
+        """        elif self._interval_ns:
+            count = max(1 + (now_ns - self._interval_end_ns) // self._interval_ns, 0)
+            self._interval_end_ns += count * self._interval_ns
+            self.flush_ns = self._interval_end_ns
+""",
         plan="late-end-of-an-output-interval",
         breaks=(27,),
     ),

@@ -44,7 +44,7 @@ class NsqdFrameBuffer(FrameBuffer):
         self.is_full = self.size >= OUTBOX_SIZE_MAX
         if self._buffered_size >= buffer_size or self.is_full:
             self.flush()
-        elif self._interval_ns and self.flush_ns is None:  # the time of earlier messages may have come already
+        elif self._interval_ns and self.flush_ns is None:  # the time of earlier ones may have come
             if now_ns >= self._interval_end_ns:  # the tick of an interval without messages waits in Go's ticker
                 self.end_interval(now_ns)
             else:

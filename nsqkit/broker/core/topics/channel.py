@@ -322,7 +322,7 @@ class Channel:
         """Deliver nothing from now on."""
         self.paused = True
         self._changes.raise_revision()
-        self._changes.channels[self] = None  # what is buffered for its consumers is sent
+        self._changes.channels[self] = None  # its consumers get the messages in their buffers
 
     def unpause(self) -> None:
         """Deliver again."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqkit.admin import LookupdAdmin, NsqdAdmin
-    from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
+    from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, EncodedBody, Serializer, typed_json, typed_msgpack
     from nsqkit.consumer import BlockingConsumer, BlockingMessage, Consumer, ConsumerOptions, Message
     from nsqkit.consumer.dead_letter import DeadLetter
     from nsqkit.errors import (
@@ -83,6 +83,7 @@ __all__ = [
     "ConsumerOptions",
     "DeadLetter",
     "DeferredPublishFailed",
+    "EncodedBody",
     "FinishFailed",
     "HTTPProducer",
     "HeartbeatTimeout",
@@ -124,6 +125,7 @@ _MODULES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
     "nsqkit.client.serializers": (
         *("JSON", "MSGPACK", "RAW", "TEXT"),
+        "EncodedBody",
         "Serializer",
         "typed_json",
         "typed_msgpack",

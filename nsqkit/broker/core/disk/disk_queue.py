@@ -388,15 +388,11 @@ class DiskQueue:
 
     def sync_data(self) -> None:
         """Sync the messages at once; raise OSError if that fails."""
-        files = [*self._unsynced_files, *filter(None, [self._write_handle])]
-        try:
-            for file in files:
-                file.sync()
-        except OSError:
-            for file in files:
-                with suppress(OSError):
-                    file.rewrite()
-            raise
+        plan = SyncPlan(self, [*self._unsynced_files, *filter(None, [self._write_handle])], ())
+        plan.sync_data()
+        plan.rewrite()
+        if plan.error is not None:
+            raise plan.error
         self._close_unsynced()
 
     def _positions(self) -> tuple[int, Position]:

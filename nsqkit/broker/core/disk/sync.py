@@ -78,7 +78,7 @@ class SyncPlan:
         """Have the next sync write the messages that could not be synced."""
         if not self.is_synced:
             for file in self.files:
-                with suppress(OSError):  # then they are lost with a power cut, as after any error of a disk
+                with suppress(OSError):  # a power cut can lose them then
                     file.rewrite()
 
     def write_positions(self, store: FileStore) -> None:

@@ -51,7 +51,7 @@ class Heartbeat:
         self._silence_ns = 2 * interval_ns
 
     def postpone(self, now_ns: int) -> None:
-        """Begin again with both limits: the client is not known to be one yet."""
+        """Begin again with both limits, as for a client that connects now."""
         self.received_ns = now_ns
         self._due_ns = _tick(now_ns + self._interval_ns)
 

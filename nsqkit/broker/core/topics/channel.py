@@ -284,7 +284,7 @@ class Channel:
         return self._queue_due(now_ns) or any(found)
 
     def find_held(self, message_ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of the messages that are in flight to any consumer; that takes a look at each of these."""
+        """Return those of the messages that are in flight to any consumer; each consumer is searched once."""
         wanted = set(message_ids)
         return set().union(*(subscription.in_flight.find(wanted) for subscription in self.holders()))
 

@@ -211,11 +211,6 @@ class CommandDecoder:
         self._alone_size = -1
         self._start(_read_magic())
 
-    @property
-    def has_magic(self) -> bool:
-        """Whether the magic has come."""
-        return self._reader is None or self._verb != b""
-
     def feed(self, data: bytes) -> Iterator[Command]:
         """Return an iterator over the commands that ``data`` completes, in order.
 

@@ -50,11 +50,6 @@ class Heartbeat:
         """Let the client be silent for two such intervals; 0 is no limit."""
         self._silence_ns = 2 * interval_ns
 
-    def postpone(self, now_ns: int) -> None:
-        """Begin again with both limits, as for a client that connects now."""
-        self.received_ns = now_ns
-        self._due_ns = _tick(now_ns + self._interval_ns)
-
     def start_handshake(self, now_ns: int) -> int:
         """Start the handshake of TLS; return its deadline."""
         self._handshake_end_ns = now_ns + HANDSHAKE_TIMEOUT_NS

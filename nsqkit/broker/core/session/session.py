@@ -189,8 +189,6 @@ class Session(Turns):
             return None
         if buffer.is_suspended:
             heartbeat.received_ns = now_ns  # the client is not silent: as in nsqd, its commands are not read meanwhile
-        if not buffer.decoder.has_magic:  # nsqd waits for it without a limit, and sends nothing before it
-            heartbeat.postpone(now_ns)
         if reason := heartbeat.timeout_reason(now_ns, has_output=buffer.has_output):
             self.end(reason)
             return None

@@ -577,18 +577,6 @@ def test_heartbeat_interval_before_identify_is_30_seconds(driven):
     assert not client.is_alive
 
 
-def test_client_before_its_magic_gets_no_heartbeat_and_is_not_silent(driven):
-    client = DrivenClient(driven, "10.0.0.9:1")
-    client.feed(MAGIC_V2[:3])
-    driven.advance(1000)
-    assert (client.answers(), client.is_alive) == ([], True)
-    client.feed(MAGIC_V2[3:])
-    driven.advance(30)
-    assert client.answers() == [HEARTBEAT]
-    driven.advance(60)
-    assert not client.is_alive
-
-
 def test_interval_can_be_longer_than_the_one_before_identify(driven):
     client = driven.client(heartbeat_interval=60_000)
     driven.advance(59.999)

@@ -175,9 +175,9 @@ class WatchedQueue(DiskQueue):
         """Return the messages that another process must not find after a kill."""
         return self._passed.difference(self._there)
 
-    def unsynced_taken(self) -> set[bytes]:
-        """Return the messages that were taken, and that another process may still find."""
-        return self._taken - self._passed
+    def repeated(self) -> set[bytes]:
+        """Return the messages that another process may find: those that were taken, and those that wait."""
+        return (self._taken - self._passed).union(self._there)
 
     def required(self, *, killed: bool) -> list[bytes]:
         """Return the messages that another process has to find now."""
@@ -240,5 +240,5 @@ class WatchedStorage(DiskStorage):
             conclude(15, not lost, f"{name} has lost {[frame[FRAME_HEADER_LENGTH:].decode() for frame in lost]}")
             back = found & queue.passed() if killed else set()
             if (topic := self.queues.get(name.partition(":")[0])) is not None:
-                back -= topic.unsynced_taken()  # the topic has put them into the channel once more
+                back -= topic.repeated()  # the topic has put them into the channel once more
             conclude(9, not back, f"{name} has once more {[frame[FRAME_HEADER_LENGTH:].decode() for frame in back]}")

@@ -464,7 +464,7 @@ class HTTPPlayer(Publisher):
         return step.verb in DELAYING_FAULTS or (step.verb in LINK_FAULTS and not is_of_other)
 
     def is_about_nsqd(self, error: NSQError) -> bool:
-        return self.judge(error) == UNKNOWN
+        return self.judge(error) == UNKNOWN and not self.world.may_refuse
 
     def judge(self, error: NSQError) -> str:
         refused = isinstance(error, OptionError) or (isinstance(error, RequestRefused) and error.status < 500)

@@ -123,7 +123,7 @@ class HandlerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """End all faults, wait until everything is handled, and check."""
         try:
-            if self._thread.is_alive():
+            if self._thread.ident is not None:  # the handler may have ended its thread
                 self.nsqd.faults.clear()
                 self.finish()
                 self.check()

@@ -87,3 +87,20 @@ def test_message_that_is_never_handled_is_named() -> None:
         machine.finish()
     machine.may_return.set()
     machine.teardown()
+
+
+class Exiting(HandlerMachine):
+    """It ends its thread, and so the consumer's run."""
+
+    def handle(self, message: BlockingMessage) -> None:
+        raise SystemExit(1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_message_is_named_when_the_handler_has_ended_its_thread() -> None:
+    machine = Exiting()
+    machine.begin()
+    machine.publish([b"x"])
+    machine._thread.join(60)
+    with pytest.raises(AssertionError, match=r"1 messages were neither handled nor given up"):
+        machine.teardown()

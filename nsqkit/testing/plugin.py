@@ -200,9 +200,8 @@ class _Servers:
         self._stack = stack
 
     def start(self, make: Callable[..., Server], **options: Any) -> Server:
-        with self.check.starting():
-            server = make(**options)
-            self._stack.enter_context(server)
+        server = make(**options)
+        self._stack.enter_context(server)
         started = self._request.node.stash.setdefault(_SERVERS, [])
         started.append(server)
         if not isinstance(self._request.node, pytest.Item):

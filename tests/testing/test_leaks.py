@@ -27,10 +27,7 @@ def connect(server: NsqdServer) -> socket.socket:
 
 def test_open_connection_is_a_leak_until_it_is_closed() -> None:
     check = LeakCheck()
-    server = NsqdServer()
-    with check.starting():
-        server.start()
-    with stopping(server):
+    with NsqdServer() as server:
         check.add(server)
         with connect(server) as client:
             address = join_address(*client.getsockname())
@@ -49,12 +46,12 @@ def test_connection_from_before_is_no_leak() -> None:
 
 
 def test_blocking_clients_are_leaks_and_servers_are_not() -> None:
+    before = NsqdServer()
+    before.start()
     check = LeakCheck()
-    server = NsqdServer()
-    with check.starting():
-        server.start()
-    with stopping(server):
+    with stopping(before), NsqdServer():
         assert check.leaks() == []
+        before.stop()
         with BlockingProducer("127.0.0.1:1"), BlockingProducer("127.0.0.1:1"):
             (sentence,) = check.leaks()
             assert sentence.startswith("2 blocking clients of nsqkit")

@@ -300,6 +300,15 @@ def test_correct_test_leaves_nothing_to_report(run_tests: RunTests, tmp_path: Pa
     assert log.read_text() == ""
 
 
+def test_server_of_another_fixture_is_no_leak(run_tests: RunTests) -> None:
+    run_tests(
+        """
+        def test_it(make_nsqd, nsqd, nsq_cluster):
+            make_nsqd()
+        """
+    ).assert_outcomes(passed=1)
+
+
 def test_nsqlookupd_stops_after_the_nsqds_that_are_registered_with_it(run_tests: RunTests, tmp_path: Path) -> None:
     log = tmp_path / "log"
     test = """

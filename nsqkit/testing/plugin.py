@@ -40,7 +40,7 @@ _MARKED: Final = {"nsqd": ("nsqd", "nsqd_tls", "nsqd_mtls", "nsqd_auth"), "nsqlo
 """The fixtures that take the options of a marker, of those with the scope of ``nsqd_scope``."""
 
 _FAILED: Final = pytest.StashKey[bool]()
-"""A phase of the test has failed."""
+"""A phase of the test has failed, or was interrupted."""
 
 SCOPES: Final = ("function", "session")
 """The values of ``nsqd_scope``."""
@@ -333,6 +333,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "teardown" and _SERVERS in item.stash:
         del item.stash[_SERVERS]  # the item lives as long as the session
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Check no leaks of a test that was interrupted: an error in the session's end would replace the summary."""
+    try:
+        return (yield)
+    except BaseException:
+        item.stash[_FAILED] = True
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

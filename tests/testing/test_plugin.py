@@ -340,6 +340,21 @@ def test_factory(make_nsqd):
     ).assert_outcomes(passed=2, failed=1, errors=1)
 
 
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_leaks_of_an_interrupted_test_do_not_replace_the_summary(run_tests: RunTests, scope: str) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+def test_it(nsqd):
+    connect(nsqd)
+    pytest.exit("interrupted here")
+""",
+        f"--nsqd-scope={scope}",
+    )
+    assert result.ret is pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*interrupted here*"])
+
+
 # ---- report ---------------------------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ _MARKED: Final = {"nsqd": ("nsqd", "nsqd_tls", "nsqd_mtls", "nsqd_auth"), "nsqlo
 """The fixtures that take the options of a marker, of those with the scope of ``nsqd_scope``."""
 
 _FAILED: Final = pytest.StashKey[bool]()
-"""A phase of the test has failed, or was interrupted."""
+"""A phase of the present run of the test has failed, or was interrupted."""
 
 SCOPES: Final = ("function", "session")
 """The values of ``nsqd_scope``."""
@@ -348,6 +348,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Skip a test whose fixture needs more than the backend can do."""
+    item.stash[_FAILED] = False  # another plugin may run the test again
     yield from _skipped()
 
 

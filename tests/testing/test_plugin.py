@@ -355,6 +355,26 @@ def test_it(nsqd):
     result.stdout.fnmatch_lines(["*interrupted here*"])
 
 
+def test_test_that_runs_again_is_checked_and_shows_its_journal(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+@pytest.mark.flaky(reruns=1)
+def test_failed_again(nsqd):
+    connect(nsqd).close()
+    assert False
+
+@pytest.mark.flaky(reruns=1)
+def test_leak_when_it_runs_again(nsqd, runs=[]):
+    connect(nsqd)
+    runs.append(1)
+    assert len(runs) == 2
+"""
+    )
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*is still connected*", "*FAILURES*", "*journal*", "*SUB*"])
+
+
 # ---- report ---------------------------------------------------------------------------------------------------------
 
 

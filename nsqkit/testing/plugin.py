@@ -247,16 +247,19 @@ def _serving(request: pytest.FixtureRequest, marker: str) -> Iterator[_Servers]:
 
 
 @contextmanager
-def _refusing(node: pytest.Item, marker: str) -> Iterator[None]:
-    """Have a refusal of the options of a marker fail the test, with the file and the line of the test."""
+def _refusing(node: pytest.Item | pytest.Session, marker: str) -> Iterator[None]:
+    """Have a refusal of options fail the test, with the file and the line of the test that has them."""
     refusal = ""
     try:
         yield
     except (TypeError, ValueError) as error:
         refusal = str(error)
     if refusal:
-        path, line, _ = node.reportinfo()
-        pytest.fail(f"{path}:{(line or 0) + 1}: @pytest.mark.{marker}: {refusal}", pytrace=False)
+        place = "--nsqd"  # the servers of a session have no other options
+        if isinstance(node, pytest.Item):
+            path, line, _ = node.reportinfo()
+            place = f"{path}:{(line or 0) + 1}: @pytest.mark.{marker}"
+        pytest.fail(f"{place}: {refusal}", pytrace=False)
 
 
 def _fail(leaks: list[str]) -> None:

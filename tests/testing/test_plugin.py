@@ -139,6 +139,12 @@ def test_wrong_option_of_the_run_is_refused(run_tests: RunTests, option: str) ->
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
+def test_address_that_no_nsqd_can_have_is_named(run_tests: RunTests) -> None:
+    result = run_tests("def test_it(nsqd): pass", "--nsqd=127.0.0.1:99999", "--nsqd-scope=session")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["--nsqd: address '127.0.0.1:99999' is not host:port with a port of 0 to 65535"])
+
+
 def test_session_has_one_broker(run_tests: RunTests) -> None:
     run_tests(
         """

@@ -323,9 +323,16 @@ class _SharedServers:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the journal of the test's servers to the report of its first failure."""
     report = yield
+    if report.failed and call.when == "call" and call.excinfo is not None:
+        sentence = _unsupported(call.excinfo.value)
+        if sentence is not None:  # unittest does not raise the error, but hands it in with the report
+            call.excinfo = pytest.CallInfo.from_call(partial(pytest.skip, sentence), "call").excinfo
+            report = pytest.TestReport.from_item_and_call(item, call)
     if report.failed and not item.stash.get(_FAILED, False):
         item.stash[_FAILED] = True
         servers = [*item.stash.get(_SERVERS, ()), *item.session.stash.get(_SERVERS, ())]
@@ -365,15 +372,21 @@ def _skipped() -> Generator[None, None, None]:
     try:
         yield
     except Exception as error:
-        errors = sys.modules.get("nsqkit.testing.errors")
-        if errors is None or (sentence := _sentence(error, errors.Unsupported)) is None:
+        sentence = _unsupported(error)
+        if sentence is None:
             raise
     else:
         return
     pytest.skip(sentence)
 
 
-def _sentence(error: Exception, kind: type[Exception]) -> str | None:
+def _unsupported(error: BaseException) -> str | None:
+    """Return the text of an ``Unsupported``; None for another error."""
+    errors = sys.modules.get("nsqkit.testing.errors")
+    return None if errors is None else _sentence(error, errors.Unsupported)
+
+
+def _sentence(error: BaseException, kind: type[Exception]) -> str | None:
     """Return the text of an error of this kind, also in groups that contain no other kind."""
     if isinstance(error, ExceptionGroup):
         sentences = {_sentence(each, kind) for each in error.exceptions}

@@ -164,6 +164,8 @@ def test_session_has_one_broker(run_tests: RunTests) -> None:
 def test_test_that_needs_more_than_the_backend_can_do_is_skipped(run_tests: RunTests) -> None:
     result = run_tests(
         """
+        import unittest
+
         import pytest
         from nsqkit.testing.errors import ServerState, Unsupported
 
@@ -182,11 +184,20 @@ def test_test_that_needs_more_than_the_backend_can_do_is_skipped(run_tests: RunT
 
         def test_other_error(nsqd):
             raise ExceptionGroup("", [Unsupported("there is no disk"), ServerState("it is stopped")])
+
+        class TestPlain(unittest.TestCase):
+            def test_it(self):
+                raise Unsupported("there is no snapshot")
+
+        class TestAsync(unittest.IsolatedAsyncioTestCase):
+            async def test_it(self):
+                raise Unsupported("there is no engine")
         """,
         "-rs",
     )
-    result.assert_outcomes(skipped=3, failed=1)
-    result.stdout.fnmatch_lines_random([f"SKIPPED*there is no {thing}" for thing in ("journal", "clock", "disk")])
+    result.assert_outcomes(skipped=5, failed=1)
+    things = ("journal", "clock", "disk", "snapshot", "engine")
+    result.stdout.fnmatch_lines_random([f"SKIPPED*there is no {thing}" for thing in things])
 
 
 # ---- the other fixtures ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nsqkit.errors import OptionError
 from nsqkit.options.checks import WAIT_MAX, take_seconds
 from nsqkit.testing.blocking import wait
+from nsqkit.testing.errors import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -184,7 +185,11 @@ def _start(
 
 def _message(server: Observed, sentence: str) -> str:
     tail = server.journal.tail(LINES_MAX) or "nothing"
-    return f"{sentence}\n\nstate:\n{server.state}\n\nthe last {LINES_MAX} lines of the journal:\n{tail}"
+    try:
+        state = str(server.state)
+    except ServerState:
+        state = "stopped"
+    return f"{sentence}\n\nstate:\n{state}\n\nthe last {LINES_MAX} lines of the journal:\n{tail}"
 
 
 def _name(predicate: Callable[[], object]) -> str:

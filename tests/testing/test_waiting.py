@@ -81,6 +81,12 @@ def test_failure_of_a_predicate_names_it(nsqd: NsqdServer) -> None:
         nsqd.wait_for(lambda: False, timeout=0)
 
 
+def test_failure_of_a_predicate_of_a_stopped_server_names_it(nsqd: NsqdServer) -> None:
+    nsqd.stop()
+    with pytest.raises(AssertionError, match=r"was false for 0 s\n\nstate:\nstopped\n"):
+        nsqd.wait_for(lambda: False, timeout=0)
+
+
 def test_error_of_a_predicate_is_raised(nsqd: NsqdServer) -> None:
     with pytest.raises(KeyError, match="absent"):
         nsqd.wait_for(lambda: nsqd.topics["absent"])

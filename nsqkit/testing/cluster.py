@@ -73,7 +73,7 @@ class Cluster:
         self._nsqd_count = nsqds
         self._options = options
         self._gates: dict[tuple[Node, Node], Gate] = {}
-        self._faults: list[Fault | HTTPFault] = []
+        self._faults: dict[Node, list[Fault | HTTPFault]] = {}  # of the nodes that are cut off from everything
         self._portal: BlockingPortal | None = None
         self._stack = ExitStack()
 
@@ -161,17 +161,19 @@ class Cluster:
                 raise OptionError(f"an {first.name} and an {second.name} have no connection; allowed is one of each")
             self._call(self._gates[pair].close)
             return
+        if all(fault.is_removed for fault in self._faults.get(first, ())):
+            self._faults[first] = [first.faults.silence()]
+            if isinstance(first, NsqdServer):
+                self._faults[first].append(first.faults.half_open())
         for pair, gate in self._gates.items():
             if first in pair:
                 self._call(gate.close)
-        self._faults.append(first.faults.silence())
-        if isinstance(first, NsqdServer):
-            self._faults.append(first.faults.half_open())
 
     def heal(self) -> None:
         """Connect everything again. Clients of an nsqd that was cut off have to reconnect."""
-        for fault in self._faults:
-            fault.remove()
+        for faults in self._faults.values():
+            for fault in faults:
+                fault.remove()
         self._faults.clear()
         for gate in self._gates.values():
             self._call(gate.open)

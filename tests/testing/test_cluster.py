@@ -111,6 +111,19 @@ def test_nsqlookupd_that_is_cut_off_does_not_answer(cluster: Cluster) -> None:
     assert cluster.nsqlookupds[0].faults.plan("/lookup", "t") == []
 
 
+def test_node_that_is_cut_off_can_be_cut_off_again(cluster: Cluster) -> None:
+    for node in (cluster.nsqds[0], cluster.nsqlookupds[0]):
+        cluster.partition(node)
+        cluster.partition(node)
+        node.faults.clear()
+        cluster.partition(node)
+        assert node.faults.active
+    cluster.heal()
+    cluster.wait_registered()
+    assert not cluster.nsqds[0].faults.active
+    assert not cluster.nsqlookupds[0].faults.active
+
+
 def test_missing_registration_is_named(cluster: Cluster) -> None:
     cluster.wait_registered()
     cluster.nsqlookupds[0].inspect(lambda registry: registry.create_topic(b"x"))

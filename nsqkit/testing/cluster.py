@@ -19,6 +19,7 @@ from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.gate import Gate
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 from nsqkit.testing.waiting import TIMEOUT, Traffic
+from nsqkit.transport.address import join_address, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -205,7 +206,7 @@ class Cluster:
         for (nsqd, lookupd), gate in self._gates.items():
             if not gate.is_open or nsqd not in states or lookupd not in registries:
                 continue
-            listed = [node for node in registries[lookupd].nodes if node.tcp_address == nsqd.tcp_address]
+            listed = [node for node in registries[lookupd].nodes if node.tcp_address == _announced_address(nsqd)]
             topics = states[nsqd].topics
             channels = {(topic, channel) for topic in topics for channel in topics[topic].channels}
             if not any({*node.topics} == {*topics} and {*node.channels} == channels for node in listed):
@@ -226,3 +227,8 @@ class Cluster:
     def _call(self, function: Callable[[], None]) -> None:
         assert self._portal is not None
         self._portal.call(function)
+
+
+def _announced_address(nsqd: NsqdServer) -> str:
+    options = nsqd.options
+    return join_address(options.broadcast_address, options.broadcast_tcp_port or port_of(nsqd.tcp_address))

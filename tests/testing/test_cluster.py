@@ -45,6 +45,13 @@ def test_marker_sets_numbers_and_options(nsq_cluster: Cluster) -> None:
     assert nsqd.options.max_rdy_count == 7
 
 
+@pytest.mark.parametrize("options", [{"broadcast_address": "localhost"}, {"broadcast_tcp_port": 4150}], ids=str)
+def test_nsqd_with_another_address_for_clients_is_registered(options: dict[str, Any]) -> None:
+    with Cluster(1, 1, **options) as cluster:
+        cluster.nsqds[0].publish("t", b"x")
+        cluster.wait_registered()
+
+
 def test_killed_nsqd_is_not_listed_until_it_is_back(cluster: Cluster) -> None:
     one, other = cluster.nsqds
     for nsqd in cluster.nsqds:

@@ -9,6 +9,7 @@ from nsqkit.errors import OptionError
 from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.embedded import EmbeddedNsqd
 from nsqkit.testing.errors import refuse
+from nsqkit.testing.link.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -97,6 +98,15 @@ def make_clock(clock: Mode | ControlledClock, backend: str | Sequence[str] | Non
     from nsqkit.testing.external import RealClock
 
     return RealClock(_name(backend))
+
+
+def make_journal(backend: str | Sequence[str] | None, topics: set[str], *, enabled: bool) -> Journal:
+    """Return the journal of a server; with an nsqd at an address it notes the clients' topics in ``topics``."""
+    if not isinstance(backend, str) or backend in {"embedded", "process"}:
+        return Journal(enabled=enabled)
+    from nsqkit.testing.remote import NamingJournal
+
+    return NamingJournal(topics, enabled=enabled)
 
 
 def make_backend(

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.errors import OptionError
 from nsqkit.testing.external import ExternalNsqd
+from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.link.recording import Record
+from nsqkit.testing.link.rules import topic_of
 from nsqkit.transport.address import PORT_MAX, join_address, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsqkit.testing.link.items import Connection, Item
     from nsqkit.testing.ports import KeptPort
 
 ANSWER_LIMIT: Final = 2.0
@@ -61,6 +66,26 @@ class RemoteNsqd(ExternalNsqd):
         named = self._named_topics()
         if self._found is not None and named:
             await self.delete_topics((await self.topic_names() & named) - self._found)
+
+
+class NamingJournal(Journal):
+    """A journal that notes the topics in the clients' commands, also of those that it does not keep.
+
+    Args:
+        topics: where to.
+        enabled: as for ``Journal``.
+    """
+
+    def __init__(self, topics: set[str], *, enabled: bool) -> None:
+        super().__init__(enabled=enabled)
+        self._topics = topics
+
+    def record_bytes(self, at_ns: int, connection: Connection, direction: Direction, data: bytes | list[Item]) -> None:
+        """Note the topics, and keep the items."""
+        if direction is Direction.TO_BROKER:
+            items = Record(at_ns, connection, direction, data).items
+            self._topics.update(filter(None, [topic_of(item, connection) for item in items]))
+        super().record_bytes(at_ns, connection, direction, data)
 
 
 def _split(address: str) -> tuple[str, str]:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqkit.errors import OptionError
 from nsqkit.lookupd.registry import ANY_TOPIC
-from nsqkit.testing.backend import make_backend, make_clock
+from nsqkit.testing.backend import make_backend, make_clock, make_journal
 from nsqkit.testing.embedded import change
 from nsqkit.testing.inject import inject, messages
 from nsqkit.testing.lifecycle import Server
 from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.faults import Faults
-from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.lookup_faults import LookupFaults
 from nsqkit.testing.lookup_state import of_registry
 from nsqkit.testing.lookupd_run import NsqlookupdRun
@@ -86,13 +85,13 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         self.options = nsqd_options(options, beside=KEYWORDS)
         super().__init__(self.options.tcp_address, self.options.http_address)
         self.clock = make_clock(clock, backend)
-        self.journal = Journal(enabled=journal)
+        self._named: set[str] = set()  # topics; those of clients only with an nsqd at an address
+        self.journal = make_journal(backend, self._named, enabled=journal)
         self.faults = Faults(seed or 0)
         self.faults.on_refuse = self._update_listener
         self.traffic = Traffic()
-        self._published: set[str] = set()
         self._backend = make_backend(
-            backend, self.options, self.clock, seed=seed, given=options, named_topics=self._named_topics
+            backend, self.options, self.clock, seed=seed, given=options, named_topics=self._named.copy
         )
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqdRun:
@@ -113,10 +112,6 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
 
     def _change(self, function: Callable[[Broker, int], T]) -> T:
         return self._call(lambda run: change(run.nsqd, function))
-
-    def _named_topics(self) -> set[str]:
-        """Return the topics in the clients' commands, and those of ``publish``."""
-        return {entry.topic for entry in self.journal.commands() if entry.topic} | self._published
 
     @property
     def state(self) -> NsqdState:
@@ -150,7 +145,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
 
     def publish(self, topic: str, *bodies: bytes, defer: Seconds | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""
-        self._published.add(topic)
+        self._named.add(topic)
         self._call(lambda run: run.backend.publish(topic, bodies, defer))
 
     def inject(
@@ -199,7 +194,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         """
         self.faults.clear()
         self._call(lambda run: run.reset())
-        self._published.clear()
+        self._named.clear()
 
 
 class NsqlookupdServer(Server[NsqlookupdRun]):

@@ -46,6 +46,15 @@ def test_only_topics_of_its_clients_are_deleted(nsqd: NsqdServer) -> None:
     assert sorted(nsqd.topics) == ["earlier", "others"]
 
 
+@pytest.mark.parametrize("journal", [True, False], ids=["cleared journal", "no journal"])
+def test_topic_that_the_journal_does_not_have_is_deleted(nsqd: NsqdServer, journal: bool) -> None:
+    with NsqdServer(backend=f"{nsqd.tcp_address},{nsqd.http_address}", journal=journal) as server:
+        with BlockingProducer(server.tcp_address) as producer:
+            producer.publish("t", b"x")
+        server.journal.clear()
+    assert nsqd.topics == {}
+
+
 def test_life_of_the_port_in_front_of_it(nsqd: NsqdServer) -> None:
     with remote(nsqd) as server:
         address = split_address(server.tcp_address)

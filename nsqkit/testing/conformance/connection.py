@@ -181,7 +181,7 @@ class Connection:
         received = self.receive()
         try:
             answer = json.loads(received.payload) if received.kind == "response" else None
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, or nested too deeply for Python
             answer = None
         if not isinstance(answer, dict):
             raise Mismatch("a response with a JSON object", str(received))

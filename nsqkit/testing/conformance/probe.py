@@ -33,6 +33,7 @@ EARLINESS_S: Final = 0.05
 
 _POLL_S = 0.02
 _NAME_LENGTH_MAX = 64
+_DIGITS_MAX = 19  # of an integer of 64 bits; Python refuses to convert thousands
 _EPHEMERAL = b"#ephemeral"
 
 
@@ -51,7 +52,7 @@ class Answer:
         """Return the JSON object of the body; raise Mismatch if it is none."""
         try:
             document = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):  # no JSON, or nested too deeply for Python
             document = None
         if not isinstance(document, dict):
             raise Mismatch("a JSON object", str(self))
@@ -178,7 +179,7 @@ class Probe:
         if default is not None and not self._http_address:
             return default
         answer = self.http("GET", f"/config/{name}")
-        if answer.status == 200 and answer.body.isdigit():
+        if answer.status == 200 and answer.body.isdigit() and len(answer.body) <= _DIGITS_MAX:
             return int(answer.body)
         if default is None:
             raise Skipped(f"the broker does not answer GET /config/{name}")

@@ -56,8 +56,14 @@ def test_transcript_has_both_directions():
         ),
         (encode_response(b"[]"), Connection.identify, "a response with a JSON object", "response b'[]'"),
         (OK_FRAME, Connection.identify, "a response with a JSON object", "response b'OK'"),
+        (
+            encode_response(b"[" * 100_000),
+            Connection.identify,
+            "a response with a JSON object",
+            f"response {b'[' * 160!r}… (100000 bytes)",
+        ),
     ],
-    ids=["response", "error", "end", "nothing", "message", "body", "list", "no-json"],
+    ids=["response", "error", "end", "nothing", "message", "body", "list", "no-json", "deep"],
 )
 def test_other_item_is_a_mismatch(answer, expect, expected, came):
     with prepared_broker(answer) as target, connect(target.tcp_address) as connection:

@@ -87,3 +87,17 @@ def test_early_is_a_mismatch():
             probe.check_not_early(0.9, 1.0)
         assert probe.within(1.0) > 6.0
         assert probe.elapsed()() >= 0
+
+
+def http_answer(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def test_documents_that_python_cannot_read_are_mismatches():
+    with prepared_broker(http_answer(b"[" * 100_000), http_answer(b"9" * 5000), http_answer(b"9" * 5000)) as target:
+        with attrs.evolve(target, http_address=target.tcp_address).probe() as probe:
+            with pytest.raises(Mismatch, match=r"^expected a JSON object; came 200 b'\[\["):
+                probe.http("GET", "/stats?format=json").document()
+            with pytest.raises(Mismatch, match="^expected a JSON object; came 200 b'99"):
+                probe.http("GET", "/stats?format=json").document()
+            assert probe.option("max_msg_size", 7) == 7

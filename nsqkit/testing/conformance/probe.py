@@ -9,8 +9,11 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
@@ -140,7 +143,7 @@ class Probe:
         """Send a request and return the answer.
 
         Raises:
-            Mismatch: the answer is not HTTP.
+            Mismatch: the answer is not HTTP, or it is not complete within the limit of an answer.
         """
         if not self._http_address:
             raise Skipped(NO_HTTP)
@@ -148,14 +151,18 @@ class Probe:
         host, port = split_address(self._http_address)
         client = http.client.HTTPConnection(host, port, timeout=self.timeout)
         try:
-            client.request(method, target, body)
-            response = client.getresponse()
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            answer = Answer(response.status, headers, response.read())
+            client.connect()
+            with _ended_after(self.timeout, client.sock) as is_late:
+                client.request(method, target, body)
+                response = client.getresponse()
+                headers = {name.lower(): value for name, value in response.getheaders()}
+                answer = Answer(response.status, headers, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Mismatch("an answer", f"{type(error).__name__}: {error}") from error
         finally:
             client.close()
+        if is_late():
+            raise Mismatch("an answer", f"bytes without an end, within {self.timeout:g} s")
         self.transcript.append(f"HTTP: received {answer}")
         return answer
 
@@ -230,6 +237,24 @@ class Probe:
     def now_ns(self) -> int:
         """Return the time of this machine, in ns since the Unix epoch."""
         return time.time_ns()
+
+
+@contextmanager
+def _ended_after(seconds: float, stream: socket.socket) -> Iterator[Callable[[], bool]]:
+    """End a connection after some seconds, since its own limit is for each read; yield whether that has happened."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):  # it has ended
+            stream.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield late.is_set
+    finally:
+        timer.cancel()
 
 
 def _quoted(name: bytes) -> str:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
+
 import attrs
 import pytest
 
 from nsqkit.testing.conformance.probe import CHANNEL, NO_HTTP
 from nsqkit.testing.conformance.received import Mismatch, Skipped
 from nsqkit.testing.conformance.run import Target
+from nsqkit.transport.address import join_address
 from nsqkit.wire.names import is_ephemeral, is_valid_name
 from tests.testing.conformance.brokers import mute_broker, prepared_broker, right_broker
 
@@ -98,6 +103,25 @@ def test_documents_that_python_cannot_read_are_mismatches():
         with attrs.evolve(target, http_address=target.tcp_address).probe() as probe:
             with pytest.raises(Mismatch, match=r"^expected a JSON object; came 200 b'\[\["):
                 probe.http("GET", "/stats?format=json").document()
-            with pytest.raises(Mismatch, match="^expected a JSON object; came 200 b'99"):
+            with pytest.raises(Mismatch, match=r"^expected a JSON object; came 200 b'99"):
                 probe.http("GET", "/stats?format=json").document()
             assert probe.option("max_msg_size", 7) == 7
+
+
+def test_answer_without_an_end_is_a_mismatch():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send_endlessly() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=send_endlessly)
+        thread.start()
+        address = join_address(*server.getsockname())
+        with Target(tcp_address=address, http_address=address, timeout=0.2).probe() as probe:
+            with pytest.raises(Mismatch, match=r"^expected an answer; came bytes without an end, within 0\.2 s$"):
+                probe.http("GET", "/ping")
+        thread.join()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from nsqkit.errors import NSQError, OptionError
+from nsqkit.testing.conformance.received import escape
 from nsqkit.testing.conformance.report import Report, list_cases
 from nsqkit.testing.conformance.run import FAIL, Target, contact, run
 from nsqkit.testing.conformance.suite import CASES, select
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
         start = time.monotonic()
         identify = contact(target)
     except NSQError as error:
-        print(f"nsqkit conformance: {error}", file=sys.stderr)
+        print(f"nsqkit conformance: {escape(str(error))}", file=sys.stderr)
         return EXIT_USAGE
     report = Report(
         tcp_address=target.tcp_address,

@@ -103,3 +103,8 @@ def show(data: bytes) -> str:
     if len(data) <= _SHOWN_BYTES_MAX:
         return repr(data)
     return f"{data[:_SHOWN_BYTES_MAX]!r}… ({len(data)} bytes)"
+
+
+def escape(text: str) -> str:
+    """Return a text with an escape sequence for each character that is not printable, so that it is one line."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

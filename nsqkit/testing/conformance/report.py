@@ -10,6 +10,7 @@ import attrs
 
 from nsqkit import __version__
 from nsqkit.testing.conformance.case import Case
+from nsqkit.testing.conformance.received import escape
 from nsqkit.testing.conformance.run import FAIL, PASS, SKIP, Result
 
 _NAME_WIDTH = 36
@@ -52,7 +53,7 @@ class Report:
         )
 
     def to_text(self) -> str:
-        """Return the report for people."""
+        """Return the report for people; texts of the broker cannot add lines or control a terminal."""
         http = f", HTTP {self.http_address}" if self.http_address else ", without HTTP"
         lines = [
             f"nsqkit {__version__} conformance: {self.tcp_address}{http}",
@@ -63,7 +64,7 @@ class Report:
             "",
             self.totals,
         ]
-        return "\n".join(lines) + "\n"
+        return "".join(f"{escape(line)}\n" for line in lines)
 
     def to_json(self) -> str:
         """Return the report for programs."""

@@ -71,6 +71,14 @@ def test_a_broker_that_cannot_be_checked_is_one_sentence(words, problem, capsys)
     assert capsys.readouterr().err == f"nsqkit conformance: {problem}\n"
 
 
+def test_texts_of_the_broker_are_escaped_in_an_error(capsys):
+    identity = encode_response(b"{}") + CLOSE_WAIT_FRAME
+    with prepared_broker(identity, b"\x1b[2J\n") as target:
+        assert main([target.tcp_address, "--http", target.tcp_address, "--timeout", "1"]) == 2
+    error = capsys.readouterr().err
+    assert error == rf"nsqkit conformance: no HTTP at {target.tcp_address}: BadStatusLine: \x1b[2J\n" + "\n"
+
+
 def test_unknown_flags_are_refused(capsys):
     assert main(["--nope"]) == 2
     assert capsys.readouterr().err.endswith("nsqkit conformance: error: unrecognized arguments: --nope\n")

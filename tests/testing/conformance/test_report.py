@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import attrs
+
 from nsqkit import __version__
 from nsqkit.testing.conformance.case import Case
 from nsqkit.testing.conformance.report import Report, list_cases
@@ -41,6 +43,14 @@ def test_text_has_all_that_a_bug_report_needs():
         "",
         "3 cases: 1 passed, 1 failed, 1 skipped, in 1.2 s",
     ]
+
+
+def test_texts_of_the_broker_are_escaped():
+    result = Result(case=case("a/two"), outcome=FAIL, expected="one", came="BadStatusLine: \x1b[2J\nPASS  a/two")
+    report = attrs.evolve(REPORT, identify={"version": "\ud800"}, results=[result])
+    lines = report.to_text().encode().decode().splitlines()
+    assert lines[1] == r"version: \ud800"
+    assert lines[6] == r"      came: BadStatusLine: \x1b[2J\nPASS  a/two"
 
 
 def test_json_has_the_same():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -58,6 +59,7 @@ def _has_uvloop() -> bool:
 
 def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:
     """Run ``service`` until a signal ends it; return the exit code, 0, or 1 if it could not start."""
+    _open_standard_descriptors()
     handlers = {each: signal.signal(each, signal.SIG_IGN) for each in IGNORED_SIGNALS}
     gc.disable()  # no collections during the imports, which would take a tenth of the start
     thresholds = gc.get_threshold()
@@ -69,6 +71,17 @@ def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> in
         gc.enable()
         for each, handler in handlers.items():
             signal.signal(each, handler)
+
+
+def _open_standard_descriptors() -> None:
+    """Open the descriptors 0 to 2 that the starter has closed.
+
+    Otherwise a socket or a data file gets one of them. libuv aborts when it closes such a socket, and Python's fatal
+    errors are written to 2.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 async def _serve(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:

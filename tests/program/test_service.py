@@ -60,6 +60,14 @@ def test_signals_that_a_go_program_survives_are_ignored():
     assert {signals.SIGUSR1, signals.SIGUSR2} < {*IGNORED_SIGNALS}
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"], ids=["stderr", "all"])
+def test_a_service_without_standard_descriptors_ends_with_exit_code_0(closed):
+    program = PROGRAM.replace('logger.info("it runs")', "os.kill(os.getpid(), signal.SIGTERM)")
+    program = program.replace("import logging", "import logging, os, signal")
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
+    assert subprocess.run(words, check=False).returncode == 0
+
+
 def test_a_failed_start_is_one_line_and_exit_code_1():
     words = [sys.executable, "-c", PROGRAM, "fail"]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)

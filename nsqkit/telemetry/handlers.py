@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import wraps
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from nsqkit.consumer.handler import check_handler, is_async
 
 Work = TypeVar("Work")
 R = TypeVar("R")
@@ -19,7 +21,20 @@ R = TypeVar("R")
 def surrounded(
     handler: Callable[[Work], R], make_context: Callable[[Work], AbstractContextManager[object]]
 ) -> Callable[[Work], R]:
-    """Return a handler that calls this one, async or plain, within a context that is made from its argument."""
+    """Return a handler that calls this one, async or plain, within a context that is made from its argument.
+
+    Raises:
+        OptionError: it cannot be called, or is a generator function.
+    """
+    check_handler(handler, can_await=True)
+    if is_async(handler):
+        # An async function again, so that a consumer in threads refuses it before it takes a message.
+        @wraps(handler)
+        async def within_async(work: Work) -> Any:
+            with make_context(work):
+                return await cast("Callable[[Work], Awaitable[object]]", handler)(work)
+
+        return cast("Callable[[Work], R]", within_async)
 
     @wraps(handler)
     def within(work: Work) -> Any:

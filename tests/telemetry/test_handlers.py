@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
 import pytest
 
+from nsqkit.consumer.handler import check_handler
+from nsqkit.errors import OptionError
 from nsqkit.telemetry.handlers import surrounded
 
 pytestmark = pytest.mark.anyio
@@ -65,3 +68,22 @@ async def test_exception_of_a_handler_is_passed_on(is_async):
         if result is not None:
             await result
     assert log == ["begin x", "wrong", "end x"]
+
+
+def test_async_handlers_are_refused_where_nothing_is_awaited():
+    async def handle(work: str) -> None: ...
+
+    class Handler:
+        async def __call__(self, work: str) -> None: ...
+
+    for handler in (handle, partial(handle), Handler()):
+        with pytest.raises(OptionError, match="which is async; allowed is a plain function in a thread"):
+            check_handler(surrounded(handler, Log().around), can_await=False)
+
+
+def test_generator_functions_are_refused():
+    def handle(work: str) -> Iterator[str]:
+        yield work
+
+    with pytest.raises(OptionError, match="a generator function; allowed is one without yield"):
+        surrounded(handle, Log().around)

@@ -18,8 +18,20 @@ PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 SKIP: Final = "SKIP"
 
-QUEUED_MAX: Final = 2
-"""Messages of one topic that cases leave in its queue; an ephemeral topic has them in memory only."""
+_SECOND: Final = 1_000_000_000
+
+LEAST_OPTIONS: Final = {
+    "mem_queue_size": 2,  # an ephemeral topic has its messages in memory only
+    "max_rdy_count": 10,
+    "max_msg_size": 256,
+    "max_body_size": 10_000,
+    "msg_timeout": _SECOND,
+    "max_msg_timeout": 60 * _SECOND,
+    "max_req_timeout": 5 * _SECOND,
+    "max_heartbeat_interval": _SECOND,
+    "max_output_buffer_size": 64,
+}
+"""The least values of options, by their names in ``/config``, with which nsqd itself passes all cases."""
 
 _TLS_REQUIRED = b"(TLS required)"
 
@@ -69,7 +81,7 @@ def contact(target: Target) -> dict[str, Any]:
 
     Raises:
         NotConnected: an address cannot be reached, or has no broker.
-        NegotiationFailed: the broker requires AUTH or TLS, which the cases do not use, or it keeps too few messages.
+        NegotiationFailed: the broker requires AUTH or TLS, which the cases do not use, or one of its limits is too low.
     """
     address = target.tcp_address
     with target.probe() as probe:
@@ -89,15 +101,22 @@ def contact(target: Target) -> dict[str, Any]:
             raise NegotiationFailed(f"the broker at {address} requires TLS, which most cases do not use")
         if target.http_address:
             try:
-                kept_max = probe.option("mem_queue_size", QUEUED_MAX)
+                _check_options(probe, address)
             except Mismatch as error:
                 raise NotConnected(f"no HTTP at {target.http_address}: {error.came}") from error
-            if kept_max < QUEUED_MAX:
-                raise NegotiationFailed(
-                    f"--mem-queue-size of the broker at {address} is {kept_max}, so it drops messages of ephemeral "
-                    f"topics; the cases need {QUEUED_MAX}"
-                )
     return answer
+
+
+def _check_options(probe: Probe, address: str) -> None:
+    for name, least in LEAST_OPTIONS.items():
+        if (value := probe.option(name, least)) < least:
+            raise NegotiationFailed(
+                f"/config/{name} of the broker at {address} is {value}; the cases need at least {least}"
+            )
+    if probe.option("max_channel_consumers", 0) == 1:
+        raise NegotiationFailed(
+            f"/config/max_channel_consumers of the broker at {address} is 1; the cases need at least 2, or 0"
+        )
 
 
 def run(cases: Iterable[Case], target: Target) -> list[Result]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import attrs
 import pytest
@@ -10,9 +11,10 @@ from nsqkit.errors import NegotiationFailed, NotConnected
 from nsqkit.testing.conformance.case import Case, Subject
 from nsqkit.testing.conformance.probe import NO_HTTP, Probe
 from nsqkit.testing.conformance.received import Mismatch, Skipped
-from nsqkit.testing.conformance.run import FAIL, PASS, SKIP, Target, contact, run, run_case
+from nsqkit.testing.conformance.run import FAIL, LEAST_OPTIONS, PASS, SKIP, Target, contact, run, run_case
+from nsqkit.testing.conformance.suite import CASES
 from nsqkit.wire.frames import OK_FRAME
-from tests.testing.conformance.brokers import mute_broker, prepared_broker, right_broker
+from tests.testing.conformance.brokers import failures, mute_broker, prepared_broker, right_broker
 
 UNREACHABLE = Target(tcp_address="127.0.0.1:1", timeout=1.0)
 
@@ -101,11 +103,39 @@ def test_wrong_addresses_are_named():
     [
         ({"auth_http_address": ["127.0.0.1:1"]}, "requires AUTH, which "),
         ({"tls_required": "tcp-https"}, "requires TLS, which "),
-        ({"mem_queue_size": 1}, "is 1, so it drops messages "),
     ],
-    ids=["auth", "tls", "memory"],
+    ids=["auth", "tls"],
 )
 def test_broker_on_which_the_cases_cannot_run_is_refused(options, text, tmp_path):
     with right_broker(tmp_path, **options) as target:
         with pytest.raises(NegotiationFailed, match=re.escape(f"the broker at {target.tcp_address} {text}")):
             contact(target)
+
+
+def option(name: str, value: int) -> dict[str, Any]:
+    return {name: f"{value}ns" if name.endswith(("_timeout", "_interval")) else value}
+
+
+@pytest.mark.parametrize(("name", "least"), LEAST_OPTIONS.items())
+def test_broker_with_a_limit_that_is_too_low_is_refused(name, least):
+    with right_broker(**option(name, least)) as target:
+        contact(target)
+    text = f"/config/{name} of the broker at .* is {least - 1}; the cases need at least {least}"
+    with right_broker(**option(name, least - 1)) as target, pytest.raises(NegotiationFailed, match=f"^{text}$"):
+        contact(target)
+
+
+def test_broker_with_one_consumer_for_a_channel_is_refused():
+    with right_broker(max_channel_consumers=1) as target:
+        with pytest.raises(
+            NegotiationFailed, match=r"^/config/max_channel_consumers .* is 1; the cases need at least 2"
+        ):
+            contact(target)
+
+
+def test_broker_with_the_least_options_passes():
+    options: dict[str, Any] = {"max_channel_consumers": 2}
+    for name, least in LEAST_OPTIONS.items():
+        options |= option(name, least)
+    with right_broker(**options) as target:
+        assert failures(run(CASES, target)) == []

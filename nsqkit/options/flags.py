@@ -15,6 +15,7 @@ from typing import Any, Final
 from nsqkit.errors import OptionError
 from nsqkit.options.durations import format_duration
 from nsqkit.options.option import Kind, Option
+from nsqkit.transport.address import shown_url, shown_value
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -144,7 +145,7 @@ def check_limits(option: Option, value: object, place: str) -> None:
     if option.kind is Kind.DURATION and isinstance(value, int):
         text, allowed = format_duration(value), f"a duration of at least {format_duration(int(option.low))}"
     elif isinstance(value, tuple):
-        text = ",".join(map(str, value))
+        text = ",".join(shown_url(str(item)) for item in value)  # a URL may have a password
     raise OptionError(f'invalid value "{text}" for {place}: allowed is {allowed}')
 
 
@@ -168,6 +169,8 @@ def _parse_item(option: Option, value: object, place: str) -> Any:
             return milliseconds * _NS_PER_MS
         case (Kind.STRINGS | Kind.FLOATS, list() as items):
             return tuple(items)
+        case (Kind.STRINGS, _):
+            raise _invalid(option, shown_value(value), place)
     raise _invalid(option, str(value), place)
 
 

@@ -206,6 +206,10 @@ def test_a_document_is_read_as_nsqd_reads_it(items, given):
         ({"pause": "5"}, 'invalid value "5" for option pause: allowed is a duration, as in 300ms, 1.5s or 1h30m'),
         ({"tcp_address": 5}, 'invalid value "5" for option tcp_address: allowed is a text'),
         ({"all_hosts": 5}, 'invalid value "5" for option all_hosts: allowed is a list of texts'),
+        (
+            {"all_hosts": {"url": "http://user:secret@host/"}},
+            'invalid value "a dict" for option all_hosts: allowed is a list of texts',
+        ),
         ({"level": True}, 'invalid value "True" for option level: allowed is low or high'),
         ({"level": {}}, 'invalid value "{}" for option level: allowed is low or high'),
     ],
@@ -231,6 +235,10 @@ def test_unknown_key_of_a_document_is_ignored_and_listed(key):
         (
             ("shares", (2.0, 0.5)),
             'invalid value "2.0,0.5" for flag --share: allowed is a list of numbers above 0',
+        ),
+        (
+            ("hosts", (5, "http://user:secret@host/auth")),
+            'invalid value "5,http://host/auth" for flag --host: allowed is a list of texts',
         ),
     ],
 )

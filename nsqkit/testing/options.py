@@ -1,8 +1,8 @@
 """Options of test servers: the flags of nsqd and nsqlookupd as keywords, with values of Python.
 
 A keyword is the flag in snake case: ``msg_timeout``, ``lookupd_tcp_address``. A duration is a number of seconds, a
-timedelta, or a text as the flag takes it (``"1.5s"``); a list may be one text. All is checked before a server starts,
-and an error names the keyword. Names, kinds and limits are those of ``OPTIONS`` of each service.
+timedelta, or a text as the flag takes it (``"1.5s"``); a list may be one text; a path may be a ``Path``. All is checked
+before a server starts, and an error names the keyword. Names, kinds and limits are those of ``OPTIONS`` of a service.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
@@ -132,6 +133,8 @@ def _field_value(option: Option, value: Any) -> object:
     match option.kind, value:
         case (_, bool()):
             return str(value).lower() if option.kind is Kind.CHOICE else value
+        case (Kind.STRING, Path()):
+            return str(value)
         case (Kind.DURATION, timedelta()):
             return value // timedelta(microseconds=1) * _NS_PER_MICROSECOND
         case (Kind.DURATION, int() | float()):

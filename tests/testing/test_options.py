@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -52,6 +53,7 @@ def test_every_duration_has_the_name_of_its_flag(name: str) -> None:
         ({"deflate": False}, "deflate", False),
         ({"mem_queue_size": 5}, "mem_queue_size", 5),
         ({"data_path": "x"}, "data_path", "x"),
+        ({"data_path": Path("x")}, "data_path", "x"),
     ],
     ids=str,
 )

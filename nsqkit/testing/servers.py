@@ -141,7 +141,8 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
     @property
     def open_clients(self) -> tuple[Connection, ...]:
         """The clients that have not closed their connections, as their commands describe them."""
-        return self._call(lambda run: tuple(link.connection for link in run.proxy.links if not link.client_end.ended))
+        links = self._call(lambda run: tuple(run.proxy.links))
+        return tuple(link.connection for link in links if not (link.client_end.ended or link.client_end.peer_has_ended))
 
     def publish(self, topic: str, *bodies: bytes, defer: Seconds | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""

@@ -38,6 +38,16 @@ def test_open_connection_is_a_leak_until_it_is_closed() -> None:
         assert check.leaks() == []
 
 
+def test_closed_client_whose_bytes_are_delayed_is_no_leak() -> None:
+    check = LeakCheck()
+    with NsqdServer() as server:
+        check.add(server)
+        with connect(server) as client:
+            server.faults.delay(3600)
+            client.sendall(b"NOP\n")
+        assert check.leaks() == []
+
+
 def test_connection_from_before_is_no_leak() -> None:
     with NsqdServer() as server, connect(server):
         check = LeakCheck()

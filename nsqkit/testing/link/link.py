@@ -70,7 +70,6 @@ class _Lane:
     inserted: list[Item] = attrs.field(factory=list)  # they follow the incomplete item
     later: list[tuple[int, Item]] = attrs.field(factory=list)  # inserted at their time, in ns
     lost_by: str = ""  # the fault for which nothing is passed on any more
-    has_ended: bool = False  # the sender has closed the connection
     is_ending: bool = False  # the receiver's end is closed after the bytes in transit
 
     @property
@@ -162,9 +161,9 @@ class Link:
     def receive_eof(self, direction: Direction, now_ns: int) -> None:
         """Process the end of the bytes in ``direction``: the other end is closed after the bytes that wait."""
         lane, answers = self._lanes[direction], self._lanes[direction.opposite]
-        if lane.has_ended:
+        if answers.end.peer_has_ended:
             return
-        lane.has_ended = True
+        answers.end.peer_has_ended = True
         if self._hole is not None and self._hole.is_removed:
             self._reset()
         elif lane.lost_by:
@@ -423,13 +422,14 @@ class LinkEnd:
 
     Attributes:
         ended: the connection is to be closed after the bytes that wait are sent.
+        peer_has_ended: the peer has closed the connection, or its direction of it.
         has_events: bytes that waited here were taken, so that the link can pass on more.
     """
 
     has_input = False
 
     def __init__(self, link: Link, direction: Direction) -> None:
-        self.ended = False
+        self.ended = self.peer_has_ended = False
         self.has_events = False
         self._link = link
         self._direction = direction  # of the bytes that leave here

@@ -155,4 +155,7 @@ class ParquetSink(_Options):
 
 
 def _directory_value(value: object) -> str:
-    return NULL_PARTITION if value is None or value == "" else quote(str(value), safe=" ")
+    if value is None or value == "":
+        return NULL_PARTITION
+    # Spark takes each escape for a character, not for a byte of UTF-8.
+    return "".join(quote(char, safe=" ") if char.isascii() else char for char in str(value))

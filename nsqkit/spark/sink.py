@@ -69,7 +69,7 @@ def message_table(rows: Sequence[MessageRow]) -> pyarrow.Table:
 
 @attrs.define(eq=False)
 class _SmallFiles:
-    """The files of one directory that were written since the last merge."""
+    """The files of one directory and one schema that were written since the last merge."""
 
     since: float
     paths: set[Path] = attrs.field(factory=set)
@@ -97,7 +97,7 @@ class ParquetSink(_Options):
         to_table: returns the table of a chunk; by default ``message_table``. Deduplication needs the columns of
             ``KEY_COLUMNS``.
         partition_by: a column by whose values the rows are divided into directories ``column=value``, as by Spark's
-            ``partitionBy``; None for no such directories. The limits are those of each directory.
+            ``partitionBy``; None for no such directories. The limits are those of each directory and schema.
         file_rows: rows at which files are merged; 1,000,000.
         file_bytes: bytes on disk at which files are merged; 128 MiB.
         file_seconds: age of the first of them at which files are merged, with the next chunk; 300 seconds.
@@ -108,35 +108,39 @@ class ParquetSink(_Options):
 
     directory: str = attrs.field(converter=_text)
     to_table: Callable[[Sequence[MessageRow]], pyarrow.Table] = message_table
-    _small_files: dict[Path, _SmallFiles] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+    _small_files: dict[tuple[Path, pyarrow.Schema], _SmallFiles] = attrs.field(
+        factory=dict, init=False, eq=False, repr=False
+    )
 
     def write(self, rows: Sequence[MessageRow]) -> None:
         """Write a chunk; when this returns, its files are in place and synced."""
         name = file_name("\0".join(row.key) for row in rows)
         for directory, table in self._parts(self.to_table(rows)):
             path = directory / name
-            self._add(path, table.num_rows, write_file(table, path))
+            self._add(path, table, write_file(table, path))
 
     def close(self) -> None:
         """Merge the files that are not merged yet."""
-        for directory in list(self._small_files):
-            self._merge(directory)
+        for key in list(self._small_files):
+            self._merge(key)
 
-    def _add(self, path: Path, row_count: int, byte_count: int) -> None:
+    def _add(self, path: Path, table: pyarrow.Table, byte_count: int) -> None:
         now = time.monotonic()
-        small = self._small_files.setdefault(path.parent, _SmallFiles(now))
+        # A function of the user may infer other columns or types from another chunk.
+        key = path.parent, table.schema.remove_metadata()
+        small = self._small_files.setdefault(key, _SmallFiles(now))
         small.paths.add(path)
-        small.row_count += row_count
+        small.row_count += table.num_rows
         small.byte_count += byte_count
         if (
             small.row_count >= self.file_rows
             or small.byte_count >= self.file_bytes
             or now >= small.since + self.file_seconds
         ):
-            self._merge(path.parent)
+            self._merge(key)
 
-    def _merge(self, directory: Path) -> None:
-        small = self._small_files.pop(directory)
+    def _merge(self, key: tuple[Path, pyarrow.Schema]) -> None:
+        small = self._small_files.pop(key)
         if len(small.paths) > 1:
             merge_files(sorted(small.paths))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from collections.abc import Callable
@@ -164,6 +165,20 @@ def test_each_directory_of_values_has_a_file(tmp_path: Path):
     sink.close()
     assert sorted(path.parent.name for path in files(tmp_path)) == ["body=a", "body=b"]
     assert len(read_ids(tmp_path)) == 20
+
+
+def json_table(rows):
+    """A table of the columns that the bodies have."""
+    return pa.Table.from_pylist([{"id": row.id, **json.loads(row.body)} for row in rows])
+
+
+def test_files_of_other_columns_are_not_merged(tmp_path: Path):
+    sink = ParquetSink(tmp_path, to_table=json_table)
+    for number, body in enumerate([b'{"a": 1}', b'{"a": null}', b'{"a": 2}', b'{"a": 3, "b": 4}']):
+        sink.write([row(number, body)])
+    sink.close()
+    assert len(files(tmp_path)) == 3
+    assert sorted(id_ for path in tmp_path.iterdir() for id_ in read_ids(path)) == [row(n).id for n in range(4)]
 
 
 def test_a_chunk_that_is_written_twice_is_in_one_file(tmp_path: Path):

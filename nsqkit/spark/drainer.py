@@ -175,7 +175,7 @@ async def drain_to_slots_async(
     attempt = _SlotAttempt(partition_wal, run.clock, _gap_max(spec, share))
     end = await attempt.advance(Receive, Replay)
     if isinstance(end, Receive):
-        async with receiving(spec, share, run.clock) as attempt.reception:
+        async with receiving(spec, share, run.clock, attempt.find_stored) as attempt.reception:
             # One that then waits for another attempt has to requeue its messages before, as that one is to have them.
             await attempt.advance(ReadLog)
         end = await attempt.advance(Replay)
@@ -273,6 +273,12 @@ class _SlotAttempt:
             self._actions.popleft()
             self._actions.extend(await self._perform(action))
         return action
+
+    async def find_stored(self, messages: list[Message]) -> list[Message]:
+        """Return those of the messages that are in a slot."""
+        keys = _keys(messages)
+        presence = await run_sync(self._wal.wal.look_up, keys)
+        return [message for message, key in zip(messages, keys, strict=True) if key in presence]
 
     async def _perform(self, action: Action) -> list[Action]:
         log, wal = self.log, self._wal

@@ -33,6 +33,9 @@ from nsqkit.spark.options import ConsumerSpec
 
 Confirm: TypeAlias = Callable[[Consumer, list[Message]], Awaitable[Confirmation]]
 
+FindStored: TypeAlias = Callable[[list[Message]], Awaitable[list[Message]]]
+"""Returns those of the messages whose rows are stored: they are no dead letters."""
+
 logger = logging.getLogger("nsqkit.spark")
 
 CHUNK_BYTES_MAX: Final = 1 << 30
@@ -66,12 +69,15 @@ class Reception:
         counts: its figures.
     """
 
-    def __init__(self, spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> None:
+    def __init__(
+        self, spec: ConsumerSpec, share: PartitionShare, clock: Clock, find_stored: FindStored | None = None
+    ) -> None:
         self.chunker: Chunker[Message] = Chunker(_bounds(spec, share), clock.now_ns())
         self.stop_reason: StopReason | None = None
         self.counts = Counts()
         self._spec = spec
         self._clock = clock
+        self._find_stored = find_stored
         self._changed = anyio.Event()
         self._unfinished: Sequence[Message] = ()
         self._subscribed: set[tuple[str, str]] = set()
@@ -220,12 +226,17 @@ class Reception:
     async def _without_dead_letters(self, chunk: list[Message]) -> list[Message]:
         """Return the messages that were not delivered too often; publish the others elsewhere and finish them."""
         limit = self._spec.max_attempts
-        if not limit or all(message.attempts <= limit for message in chunk):
+        dead = [message for message in chunk if message.attempts > limit] if limit else []
+        if dead and self._find_stored is not None:
+            stored = set(map(id, await self._find_stored(dead)))
+            dead = [message for message in dead if id(message) not in stored]
+        if not dead:
             return chunk
-        published = await publish_dead_letters(self._spec, chunk, self._clock)
+        published = await publish_dead_letters(self._spec, dead, self._clock)
         await self._confirm(published, Consumer.finish_confirmed)
         self.counts.dead_letters += len(published)
-        return [message for message in chunk if message.attempts <= limit]
+        left_out = set(map(id, dead))
+        return [message for message in chunk if id(message) not in left_out]
 
     async def _confirm(self, messages: Sequence[Message], call: Confirm) -> Confirmation:
         of_node: dict[tuple[str, str], list[Message]] = {}
@@ -260,13 +271,15 @@ class Reception:
 
 
 @asynccontextmanager
-async def receiving(spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> AsyncIterator[Reception]:
+async def receiving(
+    spec: ConsumerSpec, share: PartitionShare, clock: Clock, find_stored: FindStored | None = None
+) -> AsyncIterator[Reception]:
     """Connect, and receive until the end of the block; then requeue all other messages, and close.
 
     Raises:
         NotConnected: with ``fail_on_node_loss``, an nsqd could not be reached for ``connect_timeout`` seconds.
     """
-    reception = Reception(spec, share, clock)
+    reception = Reception(spec, share, clock, find_stored)
     consumers = reception.consumers.values()
     error = None
     async with AsyncExitStack() as stack:

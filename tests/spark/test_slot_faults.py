@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqkit.clock import ManualClock
+from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drainer import PartitionStats, drain_to_slots_async
@@ -298,6 +299,31 @@ async def test_a_message_of_an_open_slot_is_not_taken_by_a_later_wave_of_the_bat
         await world.finish(1)
         rows = world.rows() + Counter(key.id for key in included)
         assert (len(rows), rows.total()) == (COUNT, COUNT)
+
+
+async def test_a_message_whose_row_is_in_a_slot_is_no_dead_letter():
+    """Its last delivery was stored; the next one, which exceeds the limit, comes because the FIN was never sent."""
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES)
+        store = FaultyStore()
+        world = World(nsqd, store, max_attempts=1, dead_letter_topic="dead")
+
+        def kill(number: int, key: str) -> None:
+            if key.endswith("0.slot") and key in store.values:
+                nsqd.faults.drop(command="REQ")
+                raise Killed
+
+        store.after = kill
+        with pytest.raises(Killed):
+            await world.attempt(0)
+        nsqd.faults.clear()
+        store.after = lambda number, key: None
+        await world.attempt(0)
+        await world.finish(1)
+        letters = Counter(GivenUp.decode(letter.body).id.encode() for letter in nsqd.messages("dead"))
+        assert letters  # those that the killed attempt had not stored
+        each = world.rows() + letters
+        assert (len(each), each.total()) == (COUNT, COUNT)
 
 
 async def test_a_second_attempt_waits_while_the_first_one_adds_slots():

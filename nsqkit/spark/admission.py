@@ -3,8 +3,10 @@
 A trigger without messages runs no batch, so an idle query costs a look at the depths only. A run with
 ``availableNow`` ends when it has as many rows as there were messages when it began, when nothing is waiting or in
 flight, or at its time limit. Messages in flight to other consumers may come back, so the run waits for them, for one
-message timeout. Depths are None where nsqds do not report them, and before the first batch of a channel, which creates
-it: then a batch is the only way to find out, and an empty one ends a run with ``availableNow``.
+message timeout. For as long it goes on without rows while messages wait, since an nsqd may not deliver them: the
+channel is paused, or no task reaches the nsqd. Depths are None where nsqds do not report them, and before the first
+batch of a channel, which creates it: then a batch is the only way to find out, and an empty one ends a run with
+``availableNow``.
 """
 
 from __future__ import annotations
@@ -79,12 +81,30 @@ class AvailableNow:
         in_flight_until_ns: until when it waits for messages in flight, ns since the Unix epoch.
         deadline_ns: when it takes no more, ns since the Unix epoch; None for no limit.
         wait_deferred: whether it waits for deferred messages, as for those in flight.
+        stall_ns: how long messages may wait without a row, ns; None for no limit besides the deadline.
+        row_count: rows of the run at the last look.
+        stalled_since_ns: since when messages have waited without a row, ns since the Unix epoch.
     """
 
     target: int | None
     in_flight_until_ns: int | None
     deadline_ns: int | None
     wait_deferred: bool
+    stall_ns: int | None
+    row_count: int = 0
+    stalled_since_ns: int
+
+    def with_progress(self, backlog: Backlog | None, row_count: int, now_ns: int) -> AvailableNow:
+        """Return the run after a look at the depths and the rows; arguments as for ``decide``."""
+        if backlog is not None and backlog.depth and row_count == self.row_count:
+            return self
+        return attrs.evolve(self, row_count=row_count, stalled_since_ns=now_ns)
+
+    def is_stalled(self, backlog: Backlog | None, now_ns: int) -> bool:
+        """Return whether messages wait, and none has become a row for too long."""
+        if self.stall_ns is None or backlog is None or not backlog.depth:
+            return False
+        return now_ns >= self.stalled_since_ns + self.stall_ns
 
     def with_target(self, backlog: Backlog | None, row_count: int) -> AvailableNow:
         """Return the run with a target. A new channel has depths from its first consumer on.
@@ -113,7 +133,7 @@ class AvailableNow:
         if backlog is None:
             return Pause.SKIP if last_row_count == 0 else Run(left)
         if backlog.depth:
-            return Run(left)
+            return Pause.SKIP if self.is_stalled(backlog, now_ns) else Run(left)
         awaited = backlog.in_flight + (backlog.deferred if self.wait_deferred else 0)
         if awaited and (self.in_flight_until_ns is None or now_ns < self.in_flight_until_ns):
             return Pause.WAIT
@@ -136,4 +156,6 @@ def begin_available_now(
         in_flight_until_ns=None if wait_in_flight else now_ns + msg_timeout_ns,
         deadline_ns=None if timeout_ns is None else now_ns + timeout_ns,
         wait_deferred=wait_in_flight,
+        stall_ns=None if wait_in_flight else msg_timeout_ns,
+        stalled_since_ns=now_ns,
     )

@@ -12,6 +12,7 @@ one begins.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ from nsqkit.spark.stream_offset import Offset, mode_offset, read_mode_offset, re
 
 if TYPE_CHECKING:
     from nsqkit.spark.source_options import SourceOptions
+
+logger = logging.getLogger("nsqkit.spark")
 
 
 class Pacer:
@@ -99,8 +102,11 @@ class Pacer:
         if self._run is None:
             return decide_continuous(backlog)
         count = _count(row_count, backlog)
-        self._run = self._run.with_target(backlog, count)
-        return self._run.decide(backlog, count, last_row_count, self._now_ns())
+        now_ns = self._now_ns()
+        self._run = self._run.with_target(backlog, count).with_progress(backlog, count, now_ns)
+        if backlog is not None and self._run.is_stalled(backlog, now_ns):
+            logger.warning("a run ends with %d messages that wait: their nsqds deliver none of them", backlog.depth)
+        return self._run.decide(backlog, count, last_row_count, now_ns)
 
     def _look(self) -> Backlog | None:
         self.backlog = self._find_backlog() if self._options.depth_check == "http" else None

@@ -43,6 +43,22 @@ def test_a_run_waits_one_message_timeout_for_messages_in_flight() -> None:
     assert run.decide(Messages(), 1, 1, 50) is Pause.SKIP
 
 
+def test_a_run_ends_if_no_message_that_waits_is_delivered_for_one_message_timeout() -> None:
+    backlog = Messages(depth=9)
+    run = begin(backlog).with_progress(backlog, 0, 10)
+    assert run.decide(backlog, 0, 0, 99) == Run(9)
+    assert run.decide(backlog, 0, 0, 100) is Pause.SKIP
+    run = run.with_progress(backlog, 1, 110)  # a row
+    assert run.with_progress(backlog, 1, 209).decide(backlog, 1, 0, 209) == Run(8)
+    assert run.with_progress(backlog, 1, 210).decide(backlog, 1, 0, 210) is Pause.SKIP
+
+
+def test_a_run_does_not_count_the_time_without_messages() -> None:
+    run = begin(Messages(in_flight=5)).with_progress(Messages(in_flight=5), 0, 99)
+    run = run.with_progress(Messages(depth=5), 0, 101)
+    assert run.decide(Messages(depth=5), 0, None, 101) == Run(5)
+
+
 def test_a_run_does_not_wait_for_deferred_messages() -> None:
     assert begin(Messages(deferred=5)).decide(Messages(deferred=5), 0, None, 1) is Pause.SKIP
 

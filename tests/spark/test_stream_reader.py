@@ -187,6 +187,19 @@ def test_available_now_gives_up_after_one_message_timeout(
     assert sum(time.waits) == pytest.approx(2)
 
 
+def test_available_now_ends_if_no_nsqd_delivers(
+    make_stream: Any, cluster: FakeCluster, time: ManualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.backlogs = [Messages(depth=10)]
+    stream = make_stream()
+    stream.begin_available_now()
+    start = stream.latest_offset(stream.initial_offset(), read_all=False)
+    assert start["n"] == 1
+    time.sleep(30)
+    assert stream.latest_offset(start, read_all=False) == start
+    assert "a run ends with 10 messages that wait" in caplog.text
+
+
 def test_available_now_has_a_time_limit(make_stream: Any, time: ManualTime) -> None:
     stream = make_stream(availableNowTimeoutMs="1000")
     stream.begin_available_now()

@@ -39,6 +39,9 @@ BATCHES_PER_INDEX: Final = 16
 
 ADOPTED_TASKS_MAX: Final = 64
 
+RECEIVED_BYTES: Final = 64 << 20
+"""Bytes of bodies after which a batch of received rows ends; the texts of an Arrow array have 2 GiB at most."""
+
 
 class ReadTask(Protocol):
     """One partition of a batch. It pickles."""
@@ -135,9 +138,23 @@ class ReceiveTask:
         """Receive and yield messages; a repeated task receives other ones."""
         rows, stats = receive_rows(spec, self.share)
         _report_unreachable(self.batch, stats)
-        if rows:
-            payload = encode_payload(rows, spec.channel)
-            yield from record_batches(payload, row_keys(rows), frozenset(), RowNumbers(self.batch, self.share.index))
+        numbers = RowNumbers(self.batch, self.share.index)
+        for part in _parts(rows):
+            yield from record_batches(encode_payload(part, spec.channel), row_keys(part), frozenset(), numbers)
+
+
+def _parts(rows: Iterable[MessageRow]) -> Iterator[list[MessageRow]]:
+    """Divide rows, in order, into lists that each make one Arrow batch."""
+    part: list[MessageRow] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += len(row.body)
+        if size >= RECEIVED_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def row_keys(rows: Iterable[MessageRow]) -> tuple[MessageKey, ...]:

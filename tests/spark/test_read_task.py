@@ -150,5 +150,17 @@ def test_receive_finishes_on_receipt(spec: ConsumerSpec, broker: Broker):
     assert found[0]["batchSeq"].to_pylist()[:1] == [3 << BATCH_SHIFT]
 
 
+def test_received_rows_are_divided_by_their_bytes(spec: ConsumerSpec, broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    """Arrow's texts have 2 GiB at most, and a batch read has no limit."""
+    monkeypatch.setattr("nsqkit.spark.read_task.RECEIVED_BYTES", 1000, raising=False)
+    sent = publish(broker, "one", 500)
+    (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+    batches = list(ReceiveTask(0, share).read(spec))
+    assert len(batches) >= 3
+    table = pa.Table.from_batches(batches, schema=arrow_schema())
+    assert bodies(table) == sent
+    assert table["batchSeq"].to_pylist() == list(range(500))
+
+
 def test_receive_without_messages_has_no_rows(spec: ConsumerSpec, broker: Broker):
     assert list(ReceiveTask(0, plan_spec(spec, named_nodes(spec))[0]).read(spec)) == []

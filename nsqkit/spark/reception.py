@@ -24,7 +24,7 @@ import attrs
 
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.consumer import Confirmation, Consumer, Message
-from nsqkit.errors import NotConnected
+from nsqkit.errors import NotConnected, NSQError
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import Bounds, Chunker, StopReason
 from nsqkit.spark.dead_letters import publish_dead_letters
@@ -278,16 +278,26 @@ async def receiving(
 
     Raises:
         NotConnected: with ``fail_on_node_loss``, an nsqd could not be reached for ``connect_timeout`` seconds.
+        NSQError: with ``end_on_permanent_error``, an nsqd has refused the connection.
     """
     reception = Reception(spec, share, clock, find_stored)
     consumers = reception.consumers.values()
-    error = None
+    error: Exception | None = None
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await stack.enter_async_context(consumer)
         async with anyio.create_task_group() as tasks:
+
+            async def gather(node: tuple[str, str]) -> None:
+                nonlocal error
+                try:
+                    await reception.gather(node)
+                except NSQError as caught:
+                    error = caught
+                    tasks.cancel_scope.cancel()
+
             for node in reception.consumers:
-                tasks.start_soon(reception.gather, node)
+                tasks.start_soon(gather, node)
             tasks.start_soon(reception.keep_alive)
             try:
                 await reception.wait_connected()

@@ -7,7 +7,7 @@ import pytest
 from nsqkit import Consumer
 from nsqkit.clock import NS_PER_S, LoopClock
 from nsqkit.consumer.dead_letter import GivenUp
-from nsqkit.errors import NotConnected
+from nsqkit.errors import NotConnected, Unauthorized
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.options import ConsumerSpec
@@ -90,6 +90,17 @@ async def test_an_nsqd_that_must_not_be_lost_fails_the_partition():
     with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot connect"):
         async with receiving(spec, make_share((UNREACHABLE, "t")), LoopClock()):
             raise AssertionError
+
+
+@pytest.mark.parametrize("fail_on_node_loss", [False, True])
+async def test_a_permanent_error_that_ends_a_partition_is_raised_as_it_is(fail_on_node_loss: bool):
+    with NsqdServer() as nsqd:
+        nsqd.faults.error("E_UNAUTHORIZED", command="SUB", topic="t")
+        connection = {"end_on_permanent_error": True}
+        spec = make_spec(nsqd.tcp_address, fail_on_node_loss=fail_on_node_loss, connection=connection)
+        with pytest.raises(Unauthorized, match="SUB failed"):
+            async with receiving(spec, make_share((nsqd.tcp_address, "t")), LoopClock()) as reception:
+                await reception.next_chunk()
 
 
 async def test_nothing_is_delivered_beyond_the_last_messages_of_a_count():

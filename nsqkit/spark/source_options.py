@@ -75,7 +75,9 @@ OPTIONS: Final = (
         PARTITIONS_MAX,
         "Tasks of a batch. By default one for each nsqd and topic, from 2 to `maxPartitions`.",
     ),
-    whole_option("maxPartitions", 64, 1, PARTITIONS_MAX, "The most tasks if `partitions` is not set."),
+    whole_option(
+        "maxPartitions", 64, 1, PARTITIONS_MAX, "The most tasks if `partitions` is not set. Not with `ackMode=commit`."
+    ),
     whole_option(
         "maxInFlight",
         2500,
@@ -104,7 +106,13 @@ OPTIONS: Final = (
         "How long a task collects messages that arrive slowly, before their rows are stored. In a stream the task then "
         "ends.",
     ),
-    milliseconds_option("drainDeadlineMs", 30_000, 1, "How long a task receives at most.", reads="stream"),
+    milliseconds_option(
+        "drainDeadlineMs",
+        30_000,
+        1,
+        "How long a task receives at most. Not with `ackMode=commit`.",
+        reads="stream",
+    ),
     milliseconds_option(
         "msgTimeoutMs",
         30_000,
@@ -162,7 +170,7 @@ OPTIONS: Final = (
         "failOnNodeLoss",
         None,
         "Fail a task that does not reach one of its nsqds, instead of continuing without. By default `false` for a "
-        "stream and `true` for a batch read.",
+        "stream and `true` for a batch read. Not with `ackMode=commit`.",
     ),
     milliseconds_option(
         "connectTimeoutMs",
@@ -209,6 +217,8 @@ OPTIONS: Final = (
 """All options of reads."""
 
 _OF_WAL: Final = ("walLocation", "walRetainBatches", "dedupHorizonMs", "onOrphanedWal")
+_OF_TASKS: Final = ("maxPartitions", "drainDeadlineMs", "failOnNodeLoss")
+"""Options of tasks that receive; with ``ackMode=commit`` the driver does."""
 
 _BATCH_ONLY: Final = {option.name for option in OPTIONS if option.reads == "batch"}
 _STREAM_ONLY: Final = {option.name for option in OPTIONS if option.reads == "stream"}
@@ -393,6 +403,8 @@ def _check_required(given: Mapping[str, Any], values: Mapping[str, Any]) -> None
         )
     if mode != "wal":
         _refuse_among(given, set(_OF_WAL), "ackMode=wal", f"ackMode={mode}")
+        if mode == "commit":
+            _refuse_among(given, set(_OF_TASKS), "ackMode=wal and ackMode=receive", "ackMode=commit")
     elif not (values["walLocation"] or "").strip():
         raise OptionError(
             "walLocation is not set; allowed is a directory that the driver and all executors share, or the URL of an "

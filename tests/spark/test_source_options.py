@@ -155,6 +155,13 @@ def test_depths_are_checked_if_http_addresses_are_known(extra: dict[str, str], f
         ([], {"walLocation": " "}, "walLocation is not set"),
         ([], {"ackMode": "commit"}, "walLocation is an option of ackMode=wal; it has no effect in ackMode=commit"),
         (["walLocation"], {"ackMode": "receive", "onOrphanedWal": "fail"}, "onOrphanedWal is an option of ackMode=wal"),
+        (
+            ["walLocation"],
+            {"ackMode": "commit", "failOnNodeLoss": "true"},
+            "failOnNodeLoss is an option of ackMode=wal and ackMode=receive; it has no effect in ackMode=commit",
+        ),
+        (["walLocation"], {"ackMode": "commit", "drainDeadlineMs": 5}, "drainDeadlineMs is an option of ackMode=wal"),
+        (["walLocation"], {"ackMode": "commit", "maxPartitions": 5}, "maxPartitions is an option of ackMode=wal"),
         ([], {"walRetainBatches": 0}, "walRetainBatches is '0'"),
         (
             [],

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.clock import NS_PER_S
 from nsqkit.spark.batch_plan import BatchPlan, PartitionShare, plan_spec, read_plan, store_plan
 from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalLocation, WalTask, adopted_tasks
-from nsqkit.spark.slots.fsspec_store import open_slot_store
+from nsqkit.spark.slots.fsspec_store import open_slot_store, show_location
 from nsqkit.spark.slots.maintenance import WalInfo, create_wal, orphaned_wals
 from nsqkit.spark.slots.wal import Wal
-from nsqkit.spark.source_options import SourceOptions, show_location
+from nsqkit.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from nsqkit.spark.admission import Cluster, NowNs, Sleep

@@ -23,7 +23,7 @@ from nsqkit.spark.batch_plan import PartitionShare
 from nsqkit.spark.drainer import PartitionStats, drain_to_slots, receive_rows
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.schema import MessageRow, RowNumbers, encode_payload, record_batches
-from nsqkit.spark.slots.fsspec_store import open_slot_store
+from nsqkit.spark.slots.fsspec_store import open_slot_store, show_location
 from nsqkit.spark.slots.maintenance import adopted_partitions
 from nsqkit.spark.slots.records import MessageKey
 from nsqkit.spark.slots.slot_log import ReplaySlot
@@ -60,7 +60,7 @@ class WalLocation:
         adopted: older WALs whose rows are rows of this one.
     """
 
-    location: str
+    location: str = attrs.field(repr=show_location)
     wal_id: str
     adopted: tuple[str, ...] = ()
 
@@ -73,8 +73,9 @@ class WalLocation:
         wal = _shared_wal(self, batch // BATCHES_PER_INDEX)
         if wal.store.get(wal.plan_key(batch)) is None:
             raise OptionError(
-                f"walLocation {self.location!r} on host {socket.gethostname()} has no plan of batch {batch} of WAL "
-                f"{self.wal_id}: it has to be a directory or an object store that the driver and all executors share"
+                f"walLocation {show_location(self.location)} on host {socket.gethostname()} has no plan of batch "
+                f"{batch} of WAL {self.wal_id}: it has to be a directory or an object store that the driver and all "
+                "executors share"
             )
         return wal
 

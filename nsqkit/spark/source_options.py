@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import attrs
 
@@ -28,6 +27,7 @@ from nsqkit.spark.option_text import (
     word_option,
 )
 from nsqkit.spark.options import PARTITIONS_MAX, ConsumerSpec
+from nsqkit.spark.slots.fsspec_store import show_location
 from nsqkit.spark.slots.maintenance import OrphanPolicy
 
 AckMode: TypeAlias = Literal["wal", "commit", "receive"]
@@ -222,14 +222,6 @@ _OF_TASKS: Final = ("maxPartitions", "drainDeadlineMs", "failOnNodeLoss")
 
 _BATCH_ONLY: Final = {option.name for option in OPTIONS if option.reads == "batch"}
 _STREAM_ONLY: Final = {option.name for option in OPTIONS if option.reads == "stream"}
-
-
-def show_location(location: str) -> str:
-    """Return a location without the user, the password and the query that a URL may have."""
-    if "://" not in location:
-        return repr(location)
-    parts = urlsplit(location)
-    return repr(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
 
 
 @attrs.frozen(kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import attrs
@@ -86,6 +87,14 @@ class FsspecStore:
         return f"{self.root.rstrip('/')}/{key}"
 
 
+def show_location(location: str) -> str:
+    """Return a location without the user, the password and the query that a URL may have."""
+    if "://" not in location:
+        return repr(location)
+    parts = urlsplit(location)
+    return repr(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+
+
 def open_slot_store(location: str) -> SlotStore:
     """Return the store at ``walLocation``.
 
@@ -102,8 +111,8 @@ def open_slot_store(location: str) -> SlotStore:
         return LocalStore("/" + path.lstrip("/"))
     if protocol not in CONDITIONAL_PROTOCOLS:
         raise OptionError(
-            f"walLocation {location!r} cannot hold slots: {protocol} has no documented put-if-absent, without which "
-            f"two attempts of a task could both write a slot. Allowed are a path, file: and "
+            f"walLocation {show_location(location)} cannot hold slots: {protocol} has no documented put-if-absent, "
+            f"without which two attempts of a task could both write a slot. Allowed are a path, file: and "
             f"{', '.join(f'{name}:' for name in CONDITIONAL_PROTOCOLS)}"
         )
     try:
@@ -111,5 +120,7 @@ def open_slot_store(location: str) -> SlotStore:
 
         filesystem, root = fsspec.url_to_fs(location, use_listings_cache=False)
     except ImportError as error:
-        raise OptionError(f"walLocation {location!r} requires a package that is not installed: {error}") from error
+        raise OptionError(
+            f"walLocation {show_location(location)} requires a package that is not installed: {error}"
+        ) from error
     return FsspecStore(filesystem, root)

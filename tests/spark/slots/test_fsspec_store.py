@@ -91,6 +91,11 @@ def test_a_store_without_put_if_absent_is_refused(location: str) -> None:
         open_slot_store(location)
 
 
+def test_a_password_of_a_url_is_in_no_error() -> None:
+    with pytest.raises(OptionError, match="walLocation 'ftp://host/wal' cannot hold slots"):
+        open_slot_store("ftp://user:secret@host/wal?token=secret")
+
+
 @pytest.mark.parametrize("protocol", CONDITIONAL_PROTOCOLS)
 def test_an_object_store_is_opened_without_a_cache(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ObjectServer()

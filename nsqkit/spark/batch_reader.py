@@ -69,10 +69,13 @@ class BatchRead:
             return [ReceiveTask(0, share) for share in self._plan()]
         location = f"{self._options.wal_location.rstrip('/')}/{FOLDER}"
         store, info = open_slot_store(location), wal_info(self._options.spec)
+        # It is planned first: a read that cannot be planned would leave a WAL, which nothing removes.
+        stored = read_plan(Wal(store, self._wal_id), 0)
+        planned = stored or BatchPlan(0, self._now_ns(), self._plan())
         wal = create_wal(store, self._wal_id, info, self._options.on_orphaned_wal)
         if self._options.on_orphaned_wal == "ignore":
             _report_earlier([wal_id for wal_id in orphaned_wals(store, info) if wal_id != self._wal_id], location)
-        plan = read_plan(wal, 0) or store_plan(wal, BatchPlan(0, self._now_ns(), self._plan()))
+        plan = stored or store_plan(wal, planned)
         return wal_tasks(location, wal, plan)
 
     def _plan(self) -> tuple[PartitionShare, ...]:

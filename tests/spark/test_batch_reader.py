@@ -123,3 +123,10 @@ def test_a_read_waits_one_message_timeout(read: Any, cluster: FakeCluster, time:
 def test_too_few_messages_in_flight_are_an_error(read: Any) -> None:
     with pytest.raises(OptionError, match="max_in_flight is 1; allowed is at least one for each of the 2 pairs"):
         read(maxInFlight="1").tasks()
+
+
+def test_a_read_that_cannot_be_planned_leaves_nothing(read: Any, cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.addresses = []
+    with pytest.raises(OptionError, match="the nsqlookupds list no nsqd for 'orders'"):
+        read().tasks()
+    assert LocalStore(tmp_path / FOLDER).list("") == []

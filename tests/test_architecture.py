@@ -85,6 +85,7 @@ IO_MODULES = {
     "transport.accept",
     "transport.timer",
     "transport.asyncio_stream",
+    "transport.interrupts",
     "transport.memory",
     "transport.pump",
     "transport.push_stream",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeVarTuple, Unpack
 
 import anyio
 
+from nsqkit.transport.interrupts import without_interrupts
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
@@ -79,6 +81,6 @@ class TaskScope:
         with anyio.CancelScope(shield=not self._is_ending) as scope:
             self._shields[scope] = None
             try:
-                await function()
+                await without_interrupts(function)
             finally:
                 self._shields.pop(scope, None)

@@ -21,6 +21,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.errors import WriteTimeout
+from nsqkit.transport.interrupts import without_interrupts
 from nsqkit.transport.push_stream import PushStream
 from nsqkit.transport.write_timeout import send_with_timeout
 
@@ -103,7 +104,7 @@ class Pump:
                     await self._write()
                 else:
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._read)
+                        tasks.start_soon(without_interrupts, self._read)
                         await self._write()
                         tasks.cancel_scope.cancel()
             if self._error is not None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from nsqkit.transport.interrupts import without_interrupts
+
 if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.transport.machine import Timed
@@ -37,6 +39,9 @@ class Timer:
 
     async def run(self) -> None:
         """Handle deadlines until cancelled."""
+        await without_interrupts(self._handle_deadlines)
+
+    async def _handle_deadlines(self) -> None:
         while True:
             deadline_ns = self._timed.next_deadline()
             self._armed_ns = _NEVER_NS if deadline_ns is None else deadline_ns

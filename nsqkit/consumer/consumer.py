@@ -24,7 +24,7 @@ from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import NS_PER_S, Clock, LoopClock, move_on_after
 from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
-from nsqkit.consumer.batches import Batches
+from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.callbacks import guard_callbacks
 from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
@@ -33,7 +33,7 @@ from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.log import ConsumerLog
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
-from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
+from nsqkit.consumer.stop_signals import LoopCaller, StopSignals, check_signals
 from nsqkit.consumer.subscription import Subscription
 from nsqkit.errors import Closed, OptionError
 from nsqkit.lookup.discovery import Discovery
@@ -203,7 +203,7 @@ class Consumer:
 
     async def run_batches(
         self,
-        handler: Callable[[list[Message]], Awaitable[object] | None],
+        handler: Callable[[Batch[Message]], Awaitable[object] | None],
         *,
         max_messages: int | None = None,
         max_wait: Seconds = 0.0,
@@ -390,6 +390,9 @@ class Consumer:
         seconds = take_timeout(timeout)
         if seconds is None:
             seconds = self.options.close_timeout
+        if self._tasks is not None and self._call_soon.is_needed:  # by a handler in a thread
+            self._call_soon(lambda: self.stop(seconds))
+            return
         now_ns = self.subscription.now_ns()
         self._core.close(now_ns, now_ns + round(seconds * NS_PER_S))
         self._connections.stop()
@@ -402,7 +405,7 @@ class Consumer:
         if self._core.is_closing or self._tasks is not None:
             raise Closed("a consumer is entered once; make another one")
         self._signals.__enter__()
-        self._call_soon = signal_caller()
+        self._call_soon = LoopCaller()
         clock = self.subscription.clock = self._clock or LoopClock()
         self._timer = Timer(self._core, clock, after=lambda _: self._after())
         self._tasks = TaskScope()

@@ -91,13 +91,26 @@ class StopSignals:
         return self._count == 1 or (self._count == 2 and self.is_handled)
 
 
-def signal_caller() -> Callable[[Callable[[], object]], object]:
-    """Return a function that signal handlers may call to call a function in the running event loop."""
-    if (loop := asyncio_loop()) is not None:
-        return loop.call_soon_threadsafe
-    import trio
+class LoopCaller:
+    """Calls functions in the event loop in which it is made, for signal handlers and for other threads."""
 
-    return trio.lowlevel.current_trio_token().run_sync_soon
+    def __init__(self) -> None:
+        self._call_soon: Callable[[Callable[[], object]], object]
+        if (loop := asyncio_loop()) is not None:
+            self._call_soon = loop.call_soon_threadsafe
+        else:
+            import trio
+
+            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+        self._thread_id = threading.get_ident()
+
+    def __call__(self, function: Callable[[], object]) -> None:
+        self._call_soon(function)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the present thread is another one."""
+        return threading.get_ident() != self._thread_id
 
 
 def _receive(number: int, frame: FrameType | None) -> None:

@@ -941,6 +941,16 @@ class TestClosing:
                 await settle()
                 assert bench.broker.dial_count == 1  # a closed consumer does not dial again
 
+    async def test_handler_in_a_thread_can_stop_the_consumer(self):
+        async with consuming(b"RDY 0", b"CLS", fin(1)) as (consumer, peer):
+
+            def handle(message: Message) -> None:
+                consumer.stop()
+
+            await peer.deliver(1)
+            await consumer.run(handle, in_threads=True)
+            assert consumer.stats().finished == 1
+
     async def test_stop_ends_iterations(self):
         async with consuming() as (consumer, _):
             ended: list[str] = []

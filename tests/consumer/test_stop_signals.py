@@ -8,7 +8,7 @@ import anyio
 import pytest
 import trio
 
-from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
+from nsqkit.consumer.stop_signals import LoopCaller, StopSignals, check_signals
 from nsqkit.errors import OptionError
 from tests.integration.test_fork import in_child
 from tests.threads import WAIT_LIMIT, start
@@ -103,7 +103,7 @@ def test_signals_outside_of_the_main_thread_are_refused():
 def test_a_signal_reaches_the_event_loop(run):
     async def program() -> None:
         came = []
-        call_soon = signal_caller()
+        call_soon = LoopCaller()
         with StopSignals(USED, lambda is_first: call_soon(lambda: came.append(is_first))):
             signal.raise_signal(signal.SIGUSR1)
             with anyio.fail_after(WAIT_LIMIT):

@@ -24,7 +24,7 @@ import trio
 from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.topics.channel import Channel
-from nsqkit.consumer.stop_signals import signal_caller
+from nsqkit.consumer.stop_signals import LoopCaller
 from nsqkit.errors import MessageError
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import WAIT_LIMIT, start, until
@@ -290,7 +290,7 @@ class Play:
     # ---- the program ---------------------------------------------------------------------------------------------
 
     async def async_program(self) -> None:
-        call_soon = signal_caller()
+        call_soon = LoopCaller()
         left, scope = anyio.Event(), anyio.CancelScope()
         consumer = self.consumer = Consumer("t", "c", **self.options)
 

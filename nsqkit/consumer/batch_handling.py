@@ -20,9 +20,12 @@ import attrs
 from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.cancellation import failure_of
 from nsqkit.consumer.handler import check_result
+from nsqkit.loop_thread import CarriedExit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from anyio.abc import TaskGroup
 
     from nsqkit.consumer.batches import Batches
     from nsqkit.consumer.handling import Handling
@@ -36,9 +39,10 @@ class BatchHandling:
 
     _subscription: Subscription
     _batches: Batches
-    _handler: Callable[[list[Message]], Any]
+    _handler: Callable[[Batch[Message]], Any]
     _concurrency: int
     _single: Handling
+    _carried: CarriedExit | None = attrs.field(init=False, default=None)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
@@ -47,7 +51,16 @@ class BatchHandling:
             return
         async with anyio.create_task_group() as workers:
             for _ in range(self._concurrency):
-                workers.start_soon(self._work)
+                workers.start_soon(self._work_in, workers)
+        if self._carried is not None:
+            raise self._carried
+
+    async def _work_in(self, workers: TaskGroup) -> None:
+        try:
+            await self._work()
+        except (SystemExit, KeyboardInterrupt) as error:  # they would end asyncio's event loop
+            self._carried = CarriedExit(error)
+            workers.cancel_scope.cancel()
 
     async def _work(self) -> None:
         single, last_attempts = self._single, self._subscription.core.last_attempts

@@ -133,8 +133,8 @@ class Handling:
         """Run one of several workers; the last one to end cancels the other tasks."""
         try:
             await self._work(queue)
-        except CarriedExit as carried:
-            self._carried = carried
+        except (CarriedExit, SystemExit, KeyboardInterrupt) as error:  # the last two would end asyncio's event loop
+            self._carried = error if isinstance(error, CarriedExit) else CarriedExit(error)
             tasks.cancel_scope.cancel()
         finally:
             self._working_count -= 1

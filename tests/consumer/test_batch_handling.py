@@ -224,3 +224,15 @@ async def test_cancelled_handler_requeues_the_whole_batch(concurrency):
             await settle()
             tasks.cancel_scope.cancel()
         assert {await peer.line(), await peer.line()} == {req(1), req(2)}
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_exit_of_a_handler_requeues_its_batch_and_is_raised_by_run_batches(concurrency):
+    def leave(batch: list[Message]) -> None:
+        raise SystemExit(3)
+
+    async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: peer.deliver(1))
+        with pytest.raises(SystemExit, match="3"):
+            await consumer.run_batches(leave, concurrency=concurrency)
+        assert await peer.line() == req(1)

@@ -206,14 +206,15 @@ class TestThreads:
 
     @pytest.mark.parametrize("attempts", [1, 5])
     @pytest.mark.parametrize("concurrency", [1, 2])
-    async def test_exit_of_a_handler_requeues_its_message_and_is_raised_by_run(self, attempts, concurrency):
+    @pytest.mark.parametrize("in_threads", [False, True])
+    async def test_exit_of_a_handler_requeues_its_message_and_is_raised_by_run(self, attempts, concurrency, in_threads):
         def leave(message: Message) -> None:
             raise SystemExit(3)
 
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: peer.deliver(1, attempts=attempts))
             with pytest.raises(SystemExit, match="3"):
-                await consumer.run(leave, concurrency=concurrency, in_threads=True)
+                await consumer.run(leave, concurrency=concurrency, in_threads=in_threads)
             assert await peer.line() == req(1)
 
 

@@ -75,7 +75,7 @@ class ActiveHandlers:
 
     def remove(self, handling: Handling) -> None:
         """Remove a handler that is not called any more."""
-        del self._message_counts[handling]
+        self._message_counts.pop(handling, None)
         handling.empty_keyed_queues()
         self._subscription.after()
         self._removed.set()
@@ -93,8 +93,10 @@ class ActiveHandlers:
         in_flight = self._core.flow.in_flight
         if self._message_counts and in_flight:
             self._log.stop_timeout(in_flight)
-        for handling in self._message_counts:
+        for handling in list(self._message_counts):
             handling.cancel()
+            if handling.scope is None:  # a thread of the program calls it, for which nothing waits
+                del self._message_counts[handling]
         self._core.requeue_all()
         self._removed.set()
 

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from nsqkit.consumer.handler_options import HandlerOptions
 from nsqkit.consumer.message import Message
 from nsqkit.errors import OptionError
 from tests.consumer.test_consumer import Bench, consuming, farewell, fin, req
@@ -168,3 +169,11 @@ async def test_max_attempts_without_run_logs_a_warning(receive, options: dict[st
         for _ in range(2):
             consumer.batches() if receive == "batches" else aiter(consumer)
     assert len(caplog.messages) == count
+
+
+async def test_close_does_not_wait_for_a_handler_that_a_thread_of_the_program_calls():
+    async with consuming(b"RDY 0", b"CLS") as (consumer, _):
+        handling = consumer.handlers.make(print, HandlerOptions())
+        consumer.handlers.add(handling, 1)
+        consumer.stop(0)
+    consumer.handlers.remove(handling)

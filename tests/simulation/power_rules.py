@@ -148,6 +148,8 @@ class Rules:
 
     def end_life(self, files: Mapping[str, bytes], *, is_clean: bool, killed: bool) -> None:
         """Record the end of a life, and check the files after a clean one."""
+        if not killed:
+            self.refusals.cut(files)
         self._is_torn |= not killed and not is_clean
         self.finished.clear()
         self.may_repeat |= not is_clean

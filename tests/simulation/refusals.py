@@ -46,6 +46,11 @@ class Refusals:
             stored_in = set(_queues_with(refused.bodies, files))
             self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
 
+    def cut(self, files: Mapping[str, bytes]) -> None:
+        """Record where their messages are after a power cut, which may bring back what was cut off from a file."""
+        for body, refused in self._by_body.items():
+            refused.stored_in.update(_queues_with((body,), files))
+
     def delivered(self, topic: bytes, channel: bytes, body: bytes) -> None:
         """Check a delivery."""
         refused = self._by_body.get(body)

@@ -47,7 +47,7 @@ class Refusals:
             self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
 
     def cut(self, files: Mapping[str, bytes]) -> None:
-        """Record where their messages are after a power cut, which may bring back what was cut off from a file."""
+        """Record where their messages are after a power cut, which may bring back bytes that were cut off."""
         for body, refused in self._by_body.items():
             refused.stored_in.update(_queues_with((body,), files))
 

@@ -379,7 +379,7 @@ class Consumer:
 
         The other messages can still be answered; each connection stays open until all of them are. After the timeout,
         handlers are cancelled, except in threads, where that is impossible, and messages without an answer are
-        requeued.
+        requeued. Handlers in threads may call this, too.
 
         Args:
             timeout: in seconds; None is ``close_timeout``. Of several calls the earliest end counts.

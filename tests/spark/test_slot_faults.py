@@ -273,23 +273,28 @@ async def test_two_attempts_at_a_time():
         world.assert_each_once()
 
 
+async def kill_at_first_slot(world: World, nsqd: NsqdServer, store: FaultyStore) -> None:
+    """Run an attempt that dies after it has stored its first slot; its messages are in flight until their timeout."""
+
+    def kill(number: int, key: str) -> None:
+        if key.endswith("0.slot") and key in store.values:
+            nsqd.faults.drop(command="REQ")
+            raise Killed
+
+    store.after = kill
+    with pytest.raises(Killed):
+        await world.attempt(0)
+    nsqd.faults.clear()
+    store.after = lambda number, key: None
+
+
 async def test_a_message_of_an_open_slot_is_not_taken_by_a_later_wave_of_the_batch():
     """Pitfall 24: the copy arrives while the outcome of its slot is open, and again when it is known."""
     with NsqdServer() as nsqd:
         nsqd.publish("t", *BODIES)
         store = FaultyStore()
         world = World(nsqd, store)
-
-        def kill(number: int, key: str) -> None:
-            if key.endswith("0.slot") and key in store.values:
-                nsqd.faults.drop(command="REQ")
-                raise Killed
-
-        store.after = kill
-        with pytest.raises(Killed):
-            await world.attempt(0)
-        nsqd.faults.clear()
-        store.after = lambda number, key: None
+        await kill_at_first_slot(world, nsqd, store)
         await nsqd.clock.advance(MSG_TIMEOUT)
         other = world.wal.partition(0, 1)
         slots, stats = await drain_to_slots_async(world.spec, world.share, other)
@@ -307,17 +312,7 @@ async def test_a_message_whose_row_is_in_a_slot_is_no_dead_letter():
         nsqd.publish("t", *BODIES)
         store = FaultyStore()
         world = World(nsqd, store, max_attempts=1, dead_letter_topic="dead")
-
-        def kill(number: int, key: str) -> None:
-            if key.endswith("0.slot") and key in store.values:
-                nsqd.faults.drop(command="REQ")
-                raise Killed
-
-        store.after = kill
-        with pytest.raises(Killed):
-            await world.attempt(0)
-        nsqd.faults.clear()
-        store.after = lambda number, key: None
+        await kill_at_first_slot(world, nsqd, store)
         await world.attempt(0)
         await world.finish(1)
         letters = Counter(GivenUp.decode(letter.body).id.encode() for letter in nsqd.messages("dead"))

@@ -5,6 +5,7 @@ The docstring of each command's function is its line in the help.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -43,10 +44,21 @@ COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, and return its exit code, or 2 if there is no such command.
 
+    It is also 2 if the program that reads the output has ended, as ``head`` does.
+
     Args:
         words: the command line without the program's name; by default that of this process.
     """
-    words = sys.argv[1:] if words is None else words
+    try:
+        code = _run(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again when it ends
+        return 2
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     name = words[0] if words else ""
     if name in COMMANDS:
         return COMMANDS[name](words[1:])

@@ -60,6 +60,7 @@ ARROWS = {
 # The modules that may do I/O, read a clock, start a thread or draw a random number. All others take bytes and the time
 # as arguments, and a random.Random. docs/architecture.md marks the same modules.
 IO_MODULES = {
+    "__main__",
     "broker.file_store",
     "broker.memory_stats",
     "loop_thread.waker",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -64,3 +65,12 @@ def test_package_runs(word):
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(f"{word} v1.3.0 (built w/go")
+
+
+def test_output_that_nobody_reads_is_no_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "nsqkit", "nsqd", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (2, b"")

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from nsqkit.clock import NS_PER_S
 from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import PartitionShare
 from nsqkit.spark.batch_reader import WAIT
@@ -195,7 +196,7 @@ def test_available_now_ends_if_no_nsqd_delivers(
     stream.begin_available_now()
     start = stream.latest_offset(stream.initial_offset(), read_all=False)
     assert start["n"] == 1
-    time.sleep(30)
+    time.ns += 30 * NS_PER_S
     assert stream.latest_offset(start, read_all=False) == start
     assert "a run ends with 10 messages that wait" in caplog.text
 

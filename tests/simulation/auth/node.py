@@ -309,7 +309,9 @@ class AuthNode(Node):
         asked = {query.session for query in self._queries}
         for session, gate in self._gates.items():
             name = self.links[session].name
-            is_over = session.outbox_full  # it ends when the answers before the refusal are committed
-            conclude(22, is_over or not gate.is_refused, f"{name} goes on without a grant")
-            how = "does not wait" if gate.is_waiting else "waits"
-            conclude(22, gate.is_waiting == (session in asked), f"{name} {how} for a grant")
+            is_held = session.outbox_full  # it goes on, or ends, when the answers before this command are committed
+            conclude(22, is_held or not gate.is_refused, f"{name} goes on without a grant")
+            if session in asked:
+                conclude(22, gate.is_waiting, f"{name} waits for a grant")
+            else:
+                conclude(22, is_held or not gate.is_waiting, f"{name} does not wait for a grant")

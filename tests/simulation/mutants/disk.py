@@ -279,7 +279,7 @@ MUTANTS: Final = (
         1,
         "power",
         breaks=(15,),
-        seed=15_034_173,
+        seed=60_018_369,
     ),
     Mutant(
         "fsync: the new id of a message may be that of another one",

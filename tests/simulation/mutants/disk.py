@@ -367,9 +367,8 @@ MUTANTS: Final = (
         "            if self._has_old_meta:",
         "            if False:",
         1,
-        "power",
+        plan="old-positions-that-could-not-be-removed",
         breaks=(15,),
-        seed=7_005_014,
     ),
     Mutant(
         "messages leave a topic when one of its channels has stored them",

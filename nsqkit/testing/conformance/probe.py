@@ -150,19 +150,22 @@ class Probe:
         self.transcript.append(f"HTTP: sent {method} {target}{f' with the body {show(body)}' if body else ''}")
         host, port = split_address(self._http_address)
         client = http.client.HTTPConnection(host, port, timeout=self.timeout)
+        answer, late = None, threading.Event()
+        problem = f"no complete answer within {self.timeout:g} s"
         try:
             client.connect()
-            with _ended_after(self.timeout, client.sock) as is_late:
+            with _ended_after(self.timeout, client.sock, late):
                 client.request(method, target, body)
                 response = client.getresponse()
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 answer = Answer(response.status, headers, response.read())
         except (OSError, http.client.HTTPException) as error:
-            raise Mismatch("an answer", f"{type(error).__name__}: {error}") from error
+            if not (isinstance(error, TimeoutError) or late.is_set()):
+                problem = f"{type(error).__name__}: {error}"
         finally:
             client.close()
-        if is_late():
-            raise Mismatch("an answer", f"bytes without an end, within {self.timeout:g} s")
+        if answer is None or late.is_set():
+            raise Mismatch("an answer", problem)
         self.transcript.append(f"HTTP: received {answer}")
         return answer
 
@@ -240,9 +243,8 @@ class Probe:
 
 
 @contextmanager
-def _ended_after(seconds: float, stream: socket.socket) -> Iterator[Callable[[], bool]]:
-    """End a connection after some seconds, since its own limit is for each read; yield whether that has happened."""
-    late = threading.Event()
+def _ended_after(seconds: float, stream: socket.socket, late: threading.Event) -> Iterator[None]:
+    """End a connection after some seconds, since its own limit is for each read; ``late`` is set then."""
 
     def end() -> None:
         late.set()
@@ -252,7 +254,7 @@ def _ended_after(seconds: float, stream: socket.socket) -> Iterator[Callable[[],
     timer = threading.Timer(seconds, end)
     timer.start()
     try:
-        yield late.is_set
+        yield
     finally:
         timer.cancel()
 

@@ -122,6 +122,6 @@ def test_answer_without_an_end_is_a_mismatch():
         thread.start()
         address = join_address(*server.getsockname())
         with Target(tcp_address=address, http_address=address, timeout=1.0).probe() as probe:
-            with pytest.raises(Mismatch, match=r"^expected an answer; came bytes without an end, within 1 s$"):
+            with pytest.raises(Mismatch, match=r"^expected an answer; came no complete answer within 1 s$"):
                 probe.http("GET", "/ping")
         thread.join()

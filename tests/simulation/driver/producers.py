@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,9 @@ class Publisher:
             Broken: it has failed, and one is.
         """
         world, attempts = self.world, self.options.get("publish_attempts", 1)
-        havens = [node for node in publish.nodes if node not in world.harmed]
+        size, limits = step.values.get("size", 0), world.plan.nodes
+        accepting = [node for node in publish.nodes if size < limits[node].get("max_msg_size", math.inf)]
+        havens = [node for node in accepting if node not in world.harmed]
         is_over = world.is_over or self._leave.is_set()
         # While the outbox of one is full, an attempt may go to another one that was tried before.
         may_be_full = "OUTBOX_SIZE_MAX" in world.plan.options.get("knobs", {}) and not isinstance(error, NotConnected)
@@ -464,7 +467,7 @@ class HTTPPlayer(Publisher):
         return step.verb in DELAYING_FAULTS or (step.verb in LINK_FAULTS and not is_of_other)
 
     def is_about_nsqd(self, error: NSQError) -> bool:
-        return self.judge(error) == UNKNOWN and not self.world.may_refuse
+        return self.judge(error) == UNKNOWN
 
     def judge(self, error: NSQError) -> str:
         refused = isinstance(error, OptionError) or (isinstance(error, RequestRefused) and error.status < 500)

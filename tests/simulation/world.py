@@ -41,7 +41,7 @@ IDLE_ROUNDS_MAX = 600  # without a message that is finished, when there are no f
 ROUNDS_MAX = 2_000  # without the idle ones: messages that are finished again and again never end
 SYNC_SLACK_NS = 1_000 * MS
 IDLE_ROUND_NS = 5_000 * MS
-EVENTS_MAX = 10_000  # without time going by
+EVENTS_MAX = 50_000  # without time going by; a command of 20,000 bytes may come byte by byte
 
 _consumer_options = cache(ConsumerOptions)
 

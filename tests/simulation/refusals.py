@@ -1,9 +1,9 @@
 """Publishes that a broker has refused since a disk failed: what may be delivered of them all the same.
 
-A channel gives up a message that another one could not store, unless it has stored it on the disk already. So a message
-that is in no file when its publisher gets the error is lost, and must not be delivered. The same holds for all
-publishes behind it on its connection, since nsqd reads no command after such an error. Of a large MPUB, the parts that
-were put before are kept.
+A channel gives up a message that another one could not store, unless it is in a file from which it cannot be removed.
+So a message that is in no file when its publisher gets the error is lost, and must not be delivered. The same holds for
+all publishes behind it on its connection, since nsqd reads no command after such an error. Of a large MPUB, the parts
+that were put before are kept.
 """
 
 from __future__ import annotations

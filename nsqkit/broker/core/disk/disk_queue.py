@@ -30,7 +30,7 @@ from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import File, FileStore
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.read_ahead import ReadAhead, UnreadableError, read_between
-from nsqkit.broker.core.disk.records import record_size, to_records
+from nsqkit.broker.core.disk.records import fitting_count, record_size, to_records
 from nsqkit.broker.core.disk.recovery import Recovery, cut_off_rest, first_left_file, rename_bad, size_of
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 from nsqkit.broker.core.options import BrokerOptions
@@ -169,6 +169,16 @@ class DiskQueue:
             self._put_count += len(frames)
             self._count(len(frames))
 
+    def undo_put(self, frames: Sequence[bytes]) -> int:
+        """Cut off the last messages that were put, and return how many; those in a complete file stay."""
+        count = fitting_count(reversed(frames), self._write.offset)
+        self._write.offset -= sum(map(record_size, frames[len(frames) - count :]))
+        self._depth -= count
+        self._put_count -= count
+        if count and self._write_handle is not None:
+            self._undo_write(self._write_handle)
+        return count
+
     def _undo_write(self, handle: File) -> None:
         """Cut off the rest of a write that failed, now or when the file is opened again."""
         try:
@@ -185,11 +195,7 @@ class DiskQueue:
         if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._options.max_bytes_per_file
-        count, size = 1, record_size(frames[0])  # one that is longer than the limit gets a separate file
-        while count < len(frames) and size + record_size(frames[count]) <= room:
-            size += record_size(frames[count])
-            count += 1
-        return count
+        return fitting_count(frames, room) or 1  # one that is longer than the limit gets a separate file
 
     def _opened_for_write(self) -> File:
         if self._write_handle is None:
@@ -308,8 +314,6 @@ class DiskQueue:
 
     def messages(self) -> list[bytes]:
         """Return all messages, oldest first; they stay. Raise OSError if they cannot be read now."""
-        if not self._read < self._write:
-            return []
         return read_between(self._files, self._name, self._read, self._write, self._options.max_msg_size)
 
     # ---- sync ----------------------------------------------------------------------------------------------------
@@ -328,9 +332,7 @@ class DiskQueue:
 
     def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
         self._state.due.pop(self, None)
-        files = [file.share() for file in self._unsynced_files]
-        if self._write_handle is not None:
-            files.append(self._write_handle.share())
+        files = [file.share() for file in filter(None, [*self._unsynced_files, self._write_handle])]
         self._plan = plan = SyncPlan(self, files, tuple(self._unsynced_files))
         if with_positions:
             self._state.unsynced.pop(self, None)
@@ -388,7 +390,7 @@ class DiskQueue:
 
     def sync_data(self) -> None:
         """Sync the messages at once; raise OSError if that fails."""
-        plan = SyncPlan(self, [*self._unsynced_files, *filter(None, [self._write_handle])], ())
+        plan = SyncPlan(self, list(filter(None, [*self._unsynced_files, self._write_handle])), ())
         plan.sync_data()
         plan.rewrite()
         if plan.error is not None:

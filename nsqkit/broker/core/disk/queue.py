@@ -31,6 +31,10 @@ class Backend(Protocol):
         """
         ...
 
+    def undo_put(self, frames: Sequence[bytes]) -> int:
+        """Remove the last messages that were put; return how many. Those that cannot be removed now stay."""
+        ...
+
     def take(self, count: int) -> list[bytes]:
         """Remove and return up to ``count`` of the oldest messages."""
         ...
@@ -66,6 +70,10 @@ class MemoryBackend(deque[bytes]):
         self.extend(frames)
         return len(frames)
 
+    def undo_put(self, frames: Sequence[bytes]) -> int:
+        """Remove the last messages that were put."""
+        return len([self.pop() for _ in frames])
+
     def take(self, count: int) -> list[bytes]:
         """Remove and return up to ``count`` of the oldest messages."""
         return _take(self, count)
@@ -95,6 +103,8 @@ class DiscardBackend:
     def put(self, frames: Sequence[bytes]) -> int:
         """Drop messages."""
         return 0
+
+    undo_put = put
 
     def take(self, count: int) -> list[bytes]:
         """Return nothing."""
@@ -174,14 +184,14 @@ class MessageQueue:
             raise PartlyStored(room + len(self.backend) - had, error) from error
 
     def undo_put(self, frames: Sequence[bytes]) -> int:
-        """Remove those messages of the last ``put`` that are in memory; return how many."""
+        """Remove the last messages that were put; return how many. Those that the backend cannot remove stay."""
         memory = self._memory
         count = len(frames)
         while count and not (memory and memory[-1] is frames[count - 1]):
             count -= 1  # this one is in the backend
         for _ in range(count):
             memory.pop()
-        return count
+        return count + self.backend.undo_put(frames[count:])
 
     def keep(self, frames: Sequence[bytes]) -> bool:
         """Add messages at the end that were accepted before; memory holds those that cannot be stored.

@@ -100,6 +100,8 @@ class ReadAhead:
 def read_between(files: FileStore, queue: str, begin: Position, end: Position, body_size_max: int) -> list[bytes]:
     """Return all messages of a queue between two positions; raise OSError if they cannot be read."""
     frames: list[bytes] = []
+    if not begin < end:
+        return frames
     ahead = ReadAhead(files, body_size_max)
     for number in file_numbers(files, queue, begin.file, end.file):
         if number == end.file and not end.offset:

@@ -8,8 +8,9 @@ and the frame in a queue is ready for the next one.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from struct import Struct, iter_unpack
 from typing import Final
@@ -29,6 +30,11 @@ _rest_of = itemgetter(slice(ID.start, None))
 def record_size(frame: bytes) -> int:
     """Return the size of the record of a frame in bytes, its length field included."""
     return len(frame) - 8 + LENGTH_SIZE
+
+
+def fitting_count(frames: Iterable[bytes], room: int) -> int:
+    """Return how many of the frames, from the first on, have records that fit into ``room`` bytes together."""
+    return bisect_right(list(accumulate(map(record_size, frames))), room)
 
 
 def to_records(frames: Iterable[bytes]) -> bytes:

@@ -123,7 +123,7 @@ class Channel:
         self.message_count += len(frames)
 
     def undo_put(self, frames: Sequence[bytes]) -> None:
-        """Remove those messages of the last ``put`` that are not on disk."""
+        """Remove the last messages that were put."""
         self.message_count -= self.queue.undo_put(frames)
 
     def put_waiting(self, frames: Sequence[bytes]) -> bool:

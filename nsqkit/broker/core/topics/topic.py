@@ -85,8 +85,8 @@ class Topic:
             one_by_one: if not all of them can be stored, the first ones that every channel could store are kept.
 
         Raises:
-            PartlyStored: a channel could not store all of them. The others that are not kept are in a channel only if
-                they were written to its files before the disk failed.
+            PartlyStored: a channel could not store all of them. Of the others, a channel keeps those alone that a disk
+                queue cannot remove, since they are in a complete file or the disk does not cut them off.
             OSError: the deferred messages could not be stored.
         """
         self._changes.published_ns = now_ns
@@ -113,15 +113,18 @@ class Topic:
 
     def _put(self, frames: Sequence[bytes], one_by_one: bool) -> None:
         failure, stored = None, frames
+        put_counts: list[int] = []
         for channel in self.channels.values():
+            put_counts.append(len(stored))
             try:
                 channel.put(stored)
             except PartlyStored as error:
+                put_counts[-1] = error.stored_count
                 failure, stored = error, stored[: error.stored_count]
         if failure is not None:
             kept_count = len(stored) if one_by_one else 0
-            for channel in self.channels.values():
-                channel.undo_put(frames[kept_count:])
+            for channel, put_count in zip(self.channels.values(), put_counts, strict=True):
+                channel.undo_put(frames[kept_count:put_count])
             raise PartlyStored(kept_count, failure) from failure
 
     def _put_waiting(self, frames: Sequence[bytes], delay_ns: int, one_by_one: bool) -> None:
@@ -130,7 +133,7 @@ class Topic:
         except PartlyStored as error:
             if one_by_one:
                 raise
-            self.queue.undo_put(frames)
+            self.queue.undo_put(frames[: error.stored_count])
             raise PartlyStored(0, error) from error
         self._delays_left = max(self._delays_left - len(frames), 0)
         if delay_ns:

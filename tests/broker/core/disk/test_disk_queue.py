@@ -657,6 +657,20 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         self.expected += batch
         self.count([])
 
+    @rule(sizes=BATCHES, kept=st.integers(0, 8))
+    def put_and_undo(self, sizes: list[int], kept: int) -> None:
+        """The messages in the last file alone are removed, and they are the last ones."""
+        first = self.number + 1
+        self.number += len(sizes)
+        batch = [frames(first + place, size=size)[0] for place, size in enumerate(sizes)]
+        self.queue.put(batch)
+        last = self.data_files()[max(self.data_files())]
+        in_last = len(from_records(last, 0, 1 << 30, 1000)[0])
+        removed = self.queue.undo_put(batch[kept:])
+        assert removed == min(len(batch[kept:]), in_last)
+        self.expected += batch[: len(batch) - removed]
+        self.count([])
+
     @rule(count=st.integers(1, 20))
     def take(self, count: int) -> None:
         taken = self.queue.take(count)

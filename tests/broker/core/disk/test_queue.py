@@ -168,14 +168,26 @@ def test_put_that_fails_counts_the_first_messages_which_are_stored(mem_queue_siz
     assert take_all(queue) == [*messages(0), *frames[:stored]]
 
 
-@pytest.mark.parametrize(("mem_queue_size", "removed"), [(1, 0), (3, 2), (4, 3)])
-def test_undo_put_removes_the_messages_in_memory_alone(mem_queue_size, removed):
-    queue = on_disk(mem_queue_size, MemoryFileStore())
+@pytest.mark.parametrize("kept", range(4))
+@pytest.mark.parametrize("mem_queue_size", [1, 3, 4])
+@pytest.mark.parametrize("backend", ["disk", "memory"])
+def test_undo_put_removes_the_last_messages_in_memory_and_behind_it(backend, mem_queue_size, kept):
+    on_file = backend == "disk"
+    queue = on_disk(mem_queue_size, MemoryFileStore()) if on_file else MessageQueue(mem_queue_size, MemoryBackend())
     queue.put(messages(0))
     frames = messages(1, 2, 3)
     queue.put(frames)
-    assert queue.undo_put(frames) == removed
-    assert take_all(queue) == messages(0, *range(1 + removed, 4))
+    assert queue.undo_put(frames[kept:]) == 3 - kept
+    queue.put(messages(4))
+    assert take_all(queue) == messages(*range(1 + kept), 4)
+
+
+def test_undo_put_of_an_ephemeral_queue_counts_no_message_that_was_dropped():
+    queue = MessageQueue(2, DiscardBackend())
+    frames = messages(1, 2, 3)
+    queue.put(frames)
+    assert queue.undo_put(frames) == 2
+    assert take_all(queue) == []
 
 
 @pytest.mark.parametrize(("room", "kept"), [(0, False), (1, False), (3, True)])

@@ -9,6 +9,7 @@ import pytest
 from nsqkit.broker.core.changes import Changes
 from nsqkit.broker.core.disk.guid import SEQUENCE_LENGTH
 from nsqkit.broker.core.disk.queue import PartlyStored
+from nsqkit.broker.core.disk.records import record_size
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.timers import Timers
@@ -253,8 +254,8 @@ def test_topic_started_without_a_channel_keeps_its_messages():
 # On a disk.
 
 
-def on_disk(directory: MemoryFileStore, mem_queue_size: int = 1) -> Topic:
-    options = BrokerOptions(mem_queue_size=mem_queue_size)
+def on_disk(directory: MemoryFileStore, mem_queue_size: int = 1, max_bytes_per_file: int = 1 << 20) -> Topic:
+    options = BrokerOptions(mem_queue_size=mem_queue_size, max_bytes_per_file=max_bytes_per_file)
     storage = DiskStorage(directory, options)
     return Topic(b"t", Timers(), Changes(), storage, options)
 
@@ -379,17 +380,36 @@ def test_topic_without_channels_keeps_the_messages_that_it_could_store_or_none(o
     assert caught.value.stored_count == topic.message_count == len(topic.queue) == 2 * one_by_one
 
 
-def test_publish_is_in_the_channels_that_stored_it_before_the_disk_was_full():
+@pytest.mark.parametrize("max_bytes_per_file", [50, 1000])
+def test_publish_is_not_in_the_files_of_channels_that_stored_it_before_the_disk_was_full(max_bytes_per_file: int):
+    """In a file that is complete it stays; the publishers of the others do not repeat what a channel has stored."""
+    directory = MemoryFileStore()
+    topic = on_disk(directory, 0, max_bytes_per_file)
+    channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
+    topic.put([b"0"], NOW_NS)
+    directory.capacity = sum(map(len, directory.files.values())) + 2 * record_size(
+        encode_message(0, 1, bytes(16), b"1")
+    )
+    with pytest.raises(PartlyStored):
+        topic.put([b"1", b"2"], NOW_NS, one_by_one=True)
+    directory.recover()
+    topic.put([b"3"], NOW_NS)
+    stays = [b"1"] if max_bytes_per_file == 50 else []
+    assert [waiting(channel) for channel in channels] == [[b"0", *stays, b"3"], [b"0", b"3"]]
+    assert [channel.message_count for channel in channels] == [2 + len(stays), 2]
+
+
+def test_publish_that_a_failing_disk_does_not_cut_off_is_cut_off_by_the_next_one():
     directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
     topic.put([b"0"], NOW_NS)
-    directory.fail(errno.ENOSPC, after=1)
-    with pytest.raises(OSError, match="No space left"):
+    directory.fail(errno.EIO, after=1)
+    with pytest.raises(PartlyStored):
         topic.put([b"1"], NOW_NS)
     directory.recover()
     topic.put([b"2"], NOW_NS)
-    assert [waiting(channel) for channel in channels] == [[b"0", b"1", b"2"], [b"0", b"2"]]
+    assert [waiting(channel) for channel in channels] == [[b"0", b"2"], [b"0", b"2"]]
 
 
 def test_failed_read_of_a_backlog_is_repeated_after_a_second():

@@ -189,7 +189,7 @@ class ConsumerTally(_Tally):
             conclude(13, is_right, f"{self.name}: {total[name]} messages were {name}, not {found}")
         # Messages that a lost connection held have timed out or not.
         unanswered = total["received"] - total["answered"]
-        lost = sum(len(wire.held) for _, wire in self.wires)
+        lost = sum(len(wire.held) + wire.crossed for _, wire in self.wires)
         is_right = unanswered - lost <= stats.timed_out <= unanswered
         text = f"{self.name}: {unanswered} messages have no answer, {lost} of a lost connection: {stats}"
         conclude(13, is_right and (stats.timed_out == unanswered or not self.is_calm), text)

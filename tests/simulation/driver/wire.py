@@ -18,6 +18,8 @@ BARRIER_ID: Final = b"0" * 16
 ERROR, MESSAGE = 1, 2
 UNDER_WAY: Final = 0.35
 """Seconds in which a message that was delivered before a change certainly arrives: it may wait in nsqd for 0.25 s."""
+CROSSING: Final = 0.01
+"""Seconds in which a client may still send an answer to the delivery before the one that has just arrived."""
 ANSWERS: Final = {b"E_FIN_FAILED": "finished", b"E_REQ_FAILED": "requeued", b"E_TOUCH_FAILED": "touched"}
 
 
@@ -38,6 +40,7 @@ class Wire:
         is_lost: whether the client has received the end of the connection.
         is_subscribed: from the command until CLS.
         counts: of the messages, by the names of ``ConsumerStats``.
+        crossed: answers that may be to a delivery before the last one, which is without an answer then.
         held: the time at which each message without an answer times out, by id.
         rdy_count: the RDY last sent.
         ready_at: the time at which RDY was last above 0; infinite while it is.
@@ -55,6 +58,7 @@ class Wire:
         self.is_subscribed = False
         self.counts: Counter[str] = Counter()
         self.late: Counter[str] = Counter()
+        self.crossed = 0
         self.held: dict[bytes, float] = {}
         self.rdy_count = 0
         self.ready_at = self.lowered_at = self.raised_at = -math.inf
@@ -64,6 +68,7 @@ class Wire:
         self._on_messages = on_messages
         self._on_answer = on_answer
         self._answered_at: dict[bytes, float] = {}
+        self._again_at: dict[bytes, float] = {}  # by id, the time at which a message that was held came once more
         self._msg_timeout = self._max_msg_timeout = math.inf
         self._touched_max: dict[bytes, float] = {}  # by id, the time beyond which no TOUCH keeps a message
         self._out = b""
@@ -134,6 +139,7 @@ class Wire:
         self.late[count] += self.is_lost
         self.counts["answered"] += 1
         self.held.pop(message_id, None)
+        self.crossed += self._time() < self._again_at.pop(message_id, -math.inf) + CROSSING
         self._answered_at[message_id] = self._time()
 
     def _on_ready(self, rdy_count: int) -> None:
@@ -170,6 +176,8 @@ class Wire:
         elif kind == MESSAGE:
             self.counts["received"] += 1
             now, message_id = self._time(), payload[10:26]
+            if message_id in self.held:
+                self._again_at[message_id] = now
             # An answer that was under way when its message timed out is one to the next delivery.
             is_answered = now < self._answered_at.get(message_id, -math.inf) + UNDER_WAY
             self.held[message_id] = now if is_answered else now + self._msg_timeout

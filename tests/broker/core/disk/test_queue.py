@@ -172,8 +172,11 @@ def test_put_that_fails_counts_the_first_messages_which_are_stored(mem_queue_siz
 @pytest.mark.parametrize("mem_queue_size", [1, 3, 4])
 @pytest.mark.parametrize("backend", ["disk", "memory"])
 def test_undo_put_removes_the_last_messages_in_memory_and_behind_it(backend, mem_queue_size, kept):
-    on_file = backend == "disk"
-    queue = on_disk(mem_queue_size, MemoryFileStore()) if on_file else MessageQueue(mem_queue_size, MemoryBackend())
+    queue = (
+        on_disk(mem_queue_size, MemoryFileStore())
+        if backend == "disk"
+        else MessageQueue(mem_queue_size, MemoryBackend())
+    )
     queue.put(messages(0))
     frames = messages(1, 2, 3)
     queue.put(frames)

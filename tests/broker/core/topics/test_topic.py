@@ -382,7 +382,7 @@ def test_topic_without_channels_keeps_the_messages_that_it_could_store_or_none(o
 
 @pytest.mark.parametrize("max_bytes_per_file", [50, 1000])
 def test_publish_is_not_in_the_files_of_channels_that_stored_it_before_the_disk_was_full(max_bytes_per_file: int):
-    """In a file that is complete it stays; the publishers of the others do not repeat what a channel has stored."""
+    """A publisher sends the refused message and those behind it again. Only a message in a complete file stays."""
     directory = MemoryFileStore()
     topic = on_disk(directory, 0, max_bytes_per_file)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]

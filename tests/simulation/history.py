@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nsqkit.errors import BrokerError, FinishFailed, RequeueFailed, TouchFailed
@@ -97,8 +97,9 @@ class History:
         for by_session in (self._expected, self._bodies, self._channels):
             by_session.pop(session, None)
 
-    def crash(self) -> None:
-        """Record the end of a life."""
+    def crash(self, cut: Mapping[str, bytes]) -> None:
+        """Record the end of a life; after a power cut, with the files that it has left."""
+        self._refusals.cut(cut)
         for by_session in (self._expected, self._bodies, self._channels):
             by_session.clear()
         self.ledger.unanswered.clear()

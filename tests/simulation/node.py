@@ -247,7 +247,7 @@ class Node:
         if self._committer is not None:
             self._committer.drop()
             self._committer = None
-        self.history.crash()
+        self.history.crash({} if killed or self.disk is None else self.disk.files)
         self.deliveries.end_life(is_clean=is_clean, is_durable=self.options.durability == "fsync")
         self.deliveries.may_repeat |= self.disk is not None and not is_clean
         links, self.links = list(self.links.values()), {}

@@ -67,6 +67,14 @@ class Bag:
         self.remove(copy)
         return copy
 
+    def take_restored(self, body: bytes, attempts: int, now_ns: int) -> Copy | None:
+        """Remove and return a copy whose deferral is from before the start and has ended, if there is one."""
+        for copy in self._by_body.get(body, ()):
+            if copy.attempts == attempts and copy.due_ns <= now_ns and not copy.delivered_ns:
+                self.remove(copy)
+                return copy
+        return None
+
     def remove(self, copy: Copy) -> None:
         copies = self._by_body[copy.body]
         copies.remove(copy)
@@ -337,8 +345,10 @@ class Oracle:
         channel = client.channel
         if channel is None or session not in channel.sessions:
             raise Broken(7, f"{frame.body!r} was delivered to a session without a subscription")
-        copy = channel.queued.take(frame.body, frame.attempts - 1)
-        if copy is None:  # a deferral that was restored has no deadline of its own
+        # A deferral that was restored has no deadline of its own, and is that of the first of two copies.
+        copy = channel.deferred.take_restored(frame.body, frame.attempts - 1, now_ns)
+        copy = copy or channel.queued.take(frame.body, frame.attempts - 1)
+        if copy is None:
             copy = channel.deferred.take(frame.body, frame.attempts - 1)
             if copy is not None and copy.due_ns > now_ns:
                 raise Broken(16, f"{frame.body!r} was delivered {copy.due_ns - now_ns} ns early")

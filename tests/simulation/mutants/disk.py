@@ -292,6 +292,15 @@ MUTANTS: Final = (
         seed=60_018_369,
     ),
     Mutant(
+        "fsync: a message that was put aside hides an earlier one with its id from a list",
+        "a snapshot of a broker whose topic brought a message to a channel twice has it once (found by a world)",
+        "broker/core/disk/durable_queue.py",
+        "                aside.remove(message_id)\n",
+        "                pass\n",
+        plan="list-of-two-copies",
+        breaks=(1,),
+    ),
+    Mutant(
         "fsync: the new id of a message may be that of another one",
         "after ids were given twice, a FIN drops the wrong message",
         "broker/core/disk/durable_queue.py",

@@ -158,7 +158,14 @@ class DurableQueue(DiskQueue):
         return self._taken > before
 
     def messages(self) -> list[bytes]:
-        return [frame for frame in super().messages() if id_of(frame) not in self._aside]
+        frames: list[bytes] = []
+        aside = set(self._aside)
+        for frame in reversed(super().messages()):  # an earlier one may have the id of one that was put aside
+            if (message_id := id_of(frame)) in aside:
+                aside.remove(message_id)
+            else:
+                frames.append(frame)
+        return frames[::-1]
 
     def _count(self, messages: int) -> None:
         self._unsynced_count += messages

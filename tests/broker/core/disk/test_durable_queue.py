@@ -273,6 +273,8 @@ def test_message_is_not_taken_for_a_later_one_put_aside_with_its_id(tmp_path):
     queue.put([frame(0)])
     queue.put_aside([same_id(1, 0)])
     queue.finish([frame(0)[ID]])
+    assert len(queue) == 1
+    assert numbers(queue.messages()) == [0]
     taken = queue.take(10)
     assert numbers(taken) == [0]
     settle(queue)

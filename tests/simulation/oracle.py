@@ -68,7 +68,7 @@ class Bag:
         return copy
 
     def take_restored(self, body: bytes, attempts: int, now_ns: int) -> Copy | None:
-        """Remove and return a copy whose deferral is from before the start and has ended, if there is one."""
+        """Remove and return a copy that this life has not delivered, and whose deferral has ended, if there is one."""
         for copy in self._by_body.get(body, ()):
             if copy.attempts == attempts and copy.due_ns <= now_ns and not copy.delivered_ns:
                 self.remove(copy)

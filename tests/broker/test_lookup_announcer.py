@@ -337,8 +337,8 @@ def channels(*names: str) -> bytes:
     return http_answer(json.dumps({"channels": names}).encode())
 
 
-async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
-    options = BrokerOptions(http_client_request_timeout_ns=NS_PER_S // 10)
+async def ask(*addresses: str, topic: bytes = b"t", timeout_ns: int = 60 * NS_PER_S) -> set[bytes]:
+    options = BrokerOptions(http_client_request_timeout_ns=timeout_ns)
     return await lookup_channels(addresses, topic, options, LoopClock())
 
 
@@ -358,12 +358,13 @@ async def test_answers_of_all_nsqlookupds_are_merged():
         (http_answer(b"no"), "the answer cannot be understood: Expecting value"),
         (http_answer(b'{"channels":{}}'), "the answer cannot be understood: channels is ()"),
         (b"", "the server has closed the connection"),
-        (None, "no answer within 0.1 seconds"),
+        (None, "no answer within 1 seconds"),
     ],
 )
 async def test_an_nsqlookupd_without_a_usable_answer_is_skipped(answer, error, caplog):
     async with answering(lambda _: answer) as bad, answering(lambda _: channels("a")) as good:
-        assert await ask(bad.address, good.address) == {b"a"}
+        timeout_ns = 60 * NS_PER_S if answer is not None else NS_PER_S
+        assert await ask(bad.address, good.address, timeout_ns=timeout_ns) == {b"a"}
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     head = f"failed to query nsqlookupd {bad.address} for channels of topic t - "
     assert record.getMessage().startswith(head)

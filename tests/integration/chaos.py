@@ -1,7 +1,8 @@
 """Brokers that are killed, stopped and disconnected while clients use them.
 
-Everything that happens follows from a seed, as far as the machine allows it. A broker keeps its address and its data
-path over all restarts, and loses nothing that it has acknowledged (``--durability=fsync``).
+All faults follow from a seed, as far as the machine allows it. A broker keeps its address and its data path over all
+restarts, and loses nothing that it has acknowledged (``--durability=fsync``). Its port does not follow from the seed:
+two runs at the same time would have the same one.
 
 ``BrokerProcess`` is one broker over all its restarts; ``Wire`` is the path to it, which can be cut at any byte.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,20 +22,8 @@ from random import Random
 import anyio
 from anyio.abc import ByteStream, SocketStream
 
-PORTS = range(20_000, 30_000)
-"""Below the ports that systems assign to clients, so that a port is still free when its broker restarts."""
-
-
-def free_port(random: Random) -> int:
-    """Return a port of this machine that is not in use."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+from nsqkit.testing.ports import KeptPort
+from nsqkit.transport.address import split_address
 
 
 class BrokerProcess:
@@ -43,11 +31,14 @@ class BrokerProcess:
 
     Args:
         path: its data path.
-        random: picks its port.
+
+    Attributes:
+        address: where it listens.
     """
 
-    def __init__(self, path: Path, random: Random) -> None:
-        self.port = free_port(random)
+    def __init__(self, path: Path) -> None:
+        self._port = KeptPort("127.0.0.1:0")
+        self.address = self._port.address
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         path.mkdir()
@@ -59,15 +50,16 @@ class BrokerProcess:
             "-m",
             "nsqkit",
             "nsqd",
-            f"--tcp-address=127.0.0.1:{self.port}",
+            f"--tcp-address={self.address}",
             "--http-address=",
         ]
         flags = [f"--data-path={self._path}", "--durability=fsync", "--msg-timeout=3s", "--log-level=fatal"]
+        self._port.release()
         self._process = subprocess.Popen([*command, *flags])  # noqa: ASYNC220 - quick, and its pid is needed
         while True:
             assert self._process.poll() is None, "the broker did not start"
             try:
-                stream = await anyio.connect_tcp("127.0.0.1", self.port)
+                stream = await anyio.connect_tcp(*split_address(self.address))
             except OSError:
                 await self._run_for(0.02)
             else:
@@ -79,6 +71,7 @@ class BrokerProcess:
         assert self._process is not None
         self._process.kill()
         await anyio.to_thread.run_sync(self._process.wait)
+        self._port.keep()
 
     async def stall(self, seconds: float) -> None:
         """Stop its process for a while (SIGSTOP)."""
@@ -106,16 +99,16 @@ class Wire:
     """A path to one broker, which forwards bytes until it is cut.
 
     Args:
-        port: the broker's.
+        broker_address: where the broker listens.
         random: decides after how many bytes a cut takes effect.
 
     Attributes:
         address: where clients connect.
     """
 
-    def __init__(self, port: int, random: Random) -> None:
+    def __init__(self, broker_address: str, random: Random) -> None:
         self.address = ""
-        self._port = port
+        self._broker_address = broker_address
         self._random = random
         self._scopes: dict[anyio.CancelScope, list[int]] = {}
 
@@ -137,7 +130,7 @@ class Wire:
     async def _carry(self, client: SocketStream) -> None:
         left = [1 << 62]
         try:
-            broker = await anyio.connect_tcp("127.0.0.1", self._port)
+            broker = await anyio.connect_tcp(*split_address(self._broker_address))
         except OSError:
             await anyio.aclose_forcefully(client)
             return

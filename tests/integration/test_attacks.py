@@ -69,11 +69,8 @@ def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  
 
 
 def is_short(worst: Callable[[], float]) -> bool:
-    """Return whether the median of three delays is below the bound: a single one may be due to the machine."""
-    waits = [worst(), worst()]
-    if (waits[0] < WAIT_MAX) is not (waits[1] < WAIT_MAX):
-        waits.append(worst())
-    return sorted(waits)[len(waits) // 2] < WAIT_MAX
+    """Return whether the shortest of some delays is below the bound: other programs can only make a delay longer."""
+    return any(worst() < WAIT_MAX for _ in range(5))
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,14 @@ class Run:
 async def test_acknowledged_messages_are_finished_in_spite_of_faults(tmp_path, monkeypatch):
     # The handler fails on purpose; its traceback is not logged.
     monkeypatch.setattr("nsqkit.consumer.handling.logger.error", lambda *args, **kwargs: None)
-    tasks_before, threads_before, files_before = running_tasks(), set(threading.enumerate()), open_files()
     run = Run()
-    brokers = [BrokerProcess(tmp_path / str(number), run.random) for number in range(3)]
+    brokers = [BrokerProcess(tmp_path / str(number)) for number in range(3)]
+    tasks_before, threads_before, files_before = running_tasks(), set(threading.enumerate()), open_files()
     try:
         async with AsyncExitStack() as stack:
             for broker in brokers:
                 await broker.start()
-            wires = [await stack.enter_async_context(Wire(broker.port, run.random).running()) for broker in brokers]
+            wires = [await stack.enter_async_context(Wire(broker.address, run.random).running()) for broker in brokers]
             addresses = [wire.address for wire in wires]
             await live(run, brokers, wires, addresses)
     finally:

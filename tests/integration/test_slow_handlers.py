@@ -18,8 +18,8 @@ from nsqkit.testing.servers import NsqdServer
 from tests.threads import WAIT_LIMIT
 
 COUNT = 50
-MSG_TIMEOUT = 1.0
-HANDLER_SECONDS = 0.04
+MSG_TIMEOUT = 2.0
+HANDLER_SECONDS = 0.08
 """So all messages take twice the message timeout."""
 
 

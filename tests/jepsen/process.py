@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import anyio
 import anyio.to_thread
 
-from tests.integration.chaos import free_port
+from nsqkit.testing.ports import KeptPort
+from nsqkit.transport.address import split_address
 
 TOPIC: Final = "t"
 START_LIMIT_S: Final = 30.0
@@ -97,9 +97,9 @@ class BrokerProcess:
     """
 
     def __init__(self, command: str, directory: Path, channels: Sequence[str], flags: Sequence[str]) -> None:
-        random = Random()
         directory.mkdir()
-        self.port, self._http_port = free_port(random), free_port(random)
+        self._ports = [KeptPort("127.0.0.1:0") for _ in range(2)]  # on Linux, the broker can listen there meanwhile
+        self.port, self._http_port = (split_address(port.address)[1] for port in self._ports)
         self.life = -1
         self.data_path = DataPath(directory / "data")
         self._channels = channels

@@ -41,7 +41,7 @@ BODIES = [b"%d" % n for n in range(100)]
 
 
 def run(broker: Broker, process: Callable, **options) -> PartitionStats:
-    options = {"empty_for": 0.1, "linger": 0.01, "partitions": 1, **options}
+    options = {"empty_for": 0.3, "linger": 0.01, "partitions": 1, **options}
     spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
     return drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], process)
 
@@ -110,7 +110,7 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
     for broker in brokers:
         broker.publish("t", BODIES)
     spec = ConsumerSpec(
-        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.1
+        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.3
     )
     rows: list = []
     drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
@@ -177,7 +177,7 @@ def test_a_partition_without_connection_is_not_empty(
             broker.stop()
 
     monkeypatch.setattr(Reception, "wait_connected", wait_connected_again)
-    run(broker, process)
+    run(broker, process, empty_for=1)  # the second broker delivers within that time
     assert bodies == [b"before", b"after"]
 
 
@@ -248,7 +248,7 @@ def test_a_refused_fin_is_counted():
 
 def test_received_rows_are_finished_before_they_are_returned(broker: Broker):
     broker.publish("t", BODIES)
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=0.1, linger=0.01)
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=0.3, linger=0.01)
     (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
     rows, stats = receive_rows(spec, share)
     assert sorted(row.body for row in rows) == sorted(BODIES)
@@ -260,7 +260,7 @@ def test_a_row_whose_fin_may_have_failed_is_not_returned():
     """At most once: nsqd has finished the messages, and the connection ended before its answer."""
     with NsqdServer() as nsqd:
         nsqd.publish("t", *BODIES[:4])
-        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=0.1)
+        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=0.3)
         (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
         nsqd.faults.reset(command="ERROR", times=1)
         rows, stats = receive_rows(spec, share)

@@ -42,7 +42,7 @@ HTTP = {"http_address": "127.0.0.1:0"}
 
 def make_spec(brokers: Iterable[Broker], **options: Any) -> ConsumerSpec:
     brokers = list(brokers)
-    options = {"partitions": 1, "empty_for": 0.1, "linger": 0.01, **options}
+    options = {"partitions": 1, "empty_for": 0.3, "linger": 0.01, **options}
     return ConsumerSpec(
         topics="t",
         channel="c",

@@ -20,7 +20,7 @@ UNREACHABLE = "127.0.0.1:1"
 
 
 def make_spec(*addresses: str, **options) -> ConsumerSpec:
-    options = {"topics": "t", "empty_for": 0.1, "linger": 0.01, **options}
+    options = {"topics": "t", "empty_for": 0.3, "linger": 0.01, **options}
     return ConsumerSpec(channel="c", nsqd_tcp_addresses=addresses, **options)
 
 

@@ -306,10 +306,8 @@ MUTANTS: Final = (
         "broker/core/disk/durable_queue.py",
         "        while id_of(frame) in self._unfinished or id_of(frame) in self._aside:\n",
         "        if id_of(frame) in self._unfinished or id_of(frame) in self._aside:\n",
-        1,
-        "power",
+        plan="new-id-of-another-message",
         breaks=(15,),
-        seed=15_022_313,
     ),
     Mutant(
         "a queue whose files were all removed waits for them",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 import trio
 
@@ -17,10 +18,10 @@ from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import WAIT_LIMIT
 
-COUNT = 50
-MSG_TIMEOUT = 2.0
-HANDLER_SECONDS = 0.08
-"""So all messages take twice the message timeout."""
+COUNT = 30
+MSG_TIMEOUT = 4.0
+HANDLER_SECONDS = 0.2
+"""So all messages take one and a half times the message timeout."""
 
 
 class Slow:
@@ -30,10 +31,13 @@ class Slow:
         self.calls: Counter[bytes] = Counter()
         self.times_left: list[float] = []
         self.given_up: list[bytes] = []
+        self.last_begun = threading.Event()
 
     def begin(self, message: Any) -> None:
         self.calls[message.body] += 1
         self.times_left.append(message.time_left)
+        if sum(self.calls.values()) == COUNT:
+            self.last_begun.set()
 
     async def wait(self, message: Any) -> None:
         self.begin(message)
@@ -62,9 +66,9 @@ async def consume(slow: Slow, address: str, how: str) -> None:
         with anyio.fail_after(WAIT_LIMIT):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
-                while consumer.stats().finished < COUNT:
-                    await anyio.lowlevel.checkpoint()
+                await anyio.to_thread.run_sync(slow.last_begun.wait, WAIT_LIMIT)
                 consumer.stop()
+    assert consumer.stats().finished == COUNT
 
 
 def check(slow: Slow, nsqd: NsqdServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,8 +49,14 @@ TURN_LIMIT: Final = 1.0
 QUIET: Final = 0.002
 """Real seconds without activity after which everything has reacted to a step."""
 
+QUIET_LOOKS: Final = 4
+"""Looks without activity that this takes as well: on a busy machine, a single one may take longer than ``QUIET``."""
+
 QUIET_LIMIT: Final = 0.1
-"""Real seconds for which a step waits for ``QUIET``, while clients are busy."""
+"""Real seconds for which a step waits for that, while clients are busy."""
+
+LOOKS_LIMIT: Final = 50
+"""Looks for which a step waits as well, for an answer or while clients are busy."""
 
 POLL_INTERVAL: Final = 0.0005
 """Real seconds between two looks at the connections."""
@@ -245,17 +251,20 @@ class ControlledClock:
         self._take_turns()
         start = now = changed = time.monotonic()
         activity = self._activity()
+        look_count = quiet_count = 0
         while True:
             time.sleep(POLL_INTERVAL)
             self._take_turns()
             now = time.monotonic()
+            look_count += 1
+            quiet_count += 1
             if (count := self._activity()) != activity:
-                activity, changed = count, now
+                activity, changed, quiet_count = count, now, 0
             owing = self._owing(answered) if answered is not None else []
-            if now - start >= ANSWER_LIMIT:
+            has_waited = look_count >= LOOKS_LIMIT and now - start >= (ANSWER_LIMIT if owing else QUIET_LIMIT)
+            is_quiet = now - changed >= QUIET and quiet_count >= QUIET_LOOKS
+            if has_waited or (is_quiet and not owing):
                 self._late.update(owing)
-                return
-            if not owing and (now - changed >= QUIET or now - start >= QUIET_LIMIT):
                 return
 
     def _owing(self, answered: dict[Participant, int]) -> list[Participant]:

@@ -145,6 +145,7 @@ class Play:
         self.begun = threading.Event()
         self.gate = threading.Event()
         self.leave = threading.Event()
+        self.both_published = threading.Event()  # or nothing more is
         self.is_over = threading.Event()
         times_out = cell.outcome == "late" or cell.end == "lost"
         self._options: dict[str, Any] = {
@@ -226,9 +227,10 @@ class Play:
                 if is_answered and not self.cell.keeps_loop:  # which keeps the loop, so that nothing is sent
                     until(lambda: self.count(lambda channel: channel.in_flight_count) == 0)
                 producer.publish("t", b"2")
+                self.both_published.set()
                 until(lambda: self.count(lambda channel: channel.in_flight_count + len(channel.queue)) >= 1)
                 if not self.cell.keeps_loop:
-                    until(lambda: self.count(lambda channel: len(channel.queue)) == 0)
+                    until(lambda: self.is_over.is_set() or self.count(lambda channel: len(channel.queue)) == 0)
                 if self.cell.kind == "blocking threads":  # the other thread handles the second message
                     until(lambda: self.count(lambda channel: channel.in_flight_count) == (not is_answered))
             self._bring_end()
@@ -249,6 +251,7 @@ class Play:
                 until(lambda: self.left() == 0 or self.is_over.is_set())
                 self._act("stop")
         except BaseException:
+            self.both_published.set()
             self._act("stop")
             self.open_gate()
             raise
@@ -385,6 +388,7 @@ class Play:
                     self._run_program()
             except* (KeyboardInterrupt, ValueError, MessageError):
                 pass  # trio raises groups
+            assert self.both_published.wait(WAIT_LIMIT)  # a program that is left at once may end before that
             self.is_over.set()
             self.open_gate()
             until(lambda: self.count(lambda channel: channel.in_flight_count) == 0)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -15,7 +17,7 @@ from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
 from nsqkit.producer import Producer
-from nsqkit.testing.clock import WINDOW_NS, ControlledClock, Mode
+from nsqkit.testing.clock import QUIET_LOOKS, WINDOW_NS, ControlledClock, Mode
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_publish
@@ -131,6 +133,22 @@ class TestAdvance:
             tasks.cancel_scope.cancel()
         assert clock.now_ns() == 10 * NS_PER_S
         assert 400 < len(seconds) < 700
+
+    def test_slow_looks_are_repeated_until_there_is_no_activity(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On a busy machine a look may take longer than the time without activity."""
+        clock = ControlledClock("manual")
+        slow = SimpleNamespace(monotonic=partial(next, count(step=1.0)), sleep=lambda seconds: None)
+        monkeypatch.setattr(nsqkit.testing.clock, "time", slow)
+        activity = [0, 0, 1, 1, 1, 2]  # that of the looks, then the last one again
+        looks: list[int] = []
+
+        def look() -> int:
+            looks.append(activity[min(len(looks), len(activity) - 1)])
+            return looks[-1]
+
+        monkeypatch.setattr(clock, "_activity", look)
+        clock._settle(None)
+        assert looks == activity + [2] * QUIET_LOOKS
 
     @pytest.mark.anyio
     async def test_block_is_cancelled_at_its_limit(self) -> None:

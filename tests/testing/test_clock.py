@@ -273,7 +273,7 @@ class TestThreads:
             assert [later - earlier for earlier, later in pairwise(seconds)] == [1.0] * (len(seconds) - 1)
 
     def test_blocked_loop_delays_one_step_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(nsqkit.testing.clock, "TURN_LIMIT", 0.05)
+        monkeypatch.setattr(nsqkit.testing.clock, "TURN_LIMIT", 0.3)
         clock = ControlledClock("manual", start_ns=0)
         is_blocked, may_continue = threading.Event(), threading.Event()
         seconds: list[float] = []
@@ -292,7 +292,7 @@ class TestThreads:
         begun = time.monotonic()
         for _ in range(100):
             clock.advance(0)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 10
         may_continue.set()
         while clock._next_deadline(0) is None:
             pass
@@ -429,7 +429,7 @@ def test_sixty_second_timeout_of_a_message_takes_milliseconds() -> None:
             assert nsqd.topic("t").channel("c").timeout_count == 0
             nsqd.clock.advance(1)
             assert nsqd.topic("t").channel("c").timeout_count == 1
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 20
 
 
 @pytest.mark.anyio
@@ -476,6 +476,6 @@ def test_auto_clock_moves_while_everything_is_idle(backend: str) -> None:
                 message.finish()
 
         anyio.run(receive, backend=backend)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     while any(thread.name == "nsqkit clock" for thread in threading.enumerate()):
         pass

@@ -53,7 +53,7 @@ def prepared_broker(*answers: bytes) -> Iterator[Target]:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield Target(tcp_address=join_address(*server.getsockname()), timeout=1.0)
+        yield Target(tcp_address=join_address(*server.getsockname()), timeout=30.0)
         thread.join()
         for connection in connections:
             connection.close()

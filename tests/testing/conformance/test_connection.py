@@ -14,7 +14,7 @@ MESSAGE = encode_message(7, 1, b"0123456789abcdef", b"body")
 
 
 def connect(address: str, transcript: list[str] | None = None) -> Connection:
-    return Connection(address, [] if transcript is None else transcript, name="c:", timeout=1.0)
+    return Connection(address, [] if transcript is None else transcript, name="c:", timeout=30.0)
 
 
 def test_commands_are_those_of_the_protocol():

@@ -58,7 +58,8 @@ def test_each_case_of_throughput_runs(case: throughput.Case, monkeypatch: pytest
         )
         stand_in.chmod(0o700)
     rows = list(throughput.measure(bench))
-    assert all(row.value > 0 for row in rows if not row.less_is_better)  # the CPU time of so short a run may be 0
+    # Beside the stand-in, which sends nothing, the broker's CPU time may be 0.
+    assert all(row.value > 0 for row in rows if not (row.less_is_better and case.ways == ("writer",)))
     assert bool(rows) is is_available(case.layer), bench.notes
 
 

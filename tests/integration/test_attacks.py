@@ -12,6 +12,7 @@ import os
 import socket
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,8 +70,11 @@ def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  
 
 
 def is_short(worst: Callable[[], float]) -> bool:
-    """Return whether the shortest of some delays is below the bound: other programs can only make a delay longer."""
-    return any(worst() < WAIT_MAX for _ in range(5))
+    """Return whether the median of five delays is below the bound: two of them may be due to the machine."""
+    counts = Counter[bool]()
+    while max(counts.values(), default=0) < 3:
+        counts[worst() < WAIT_MAX] += 1
+    return counts[True] == 3
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import anyio
@@ -76,9 +77,9 @@ async def test_other_clients_are_served_while_patterns_are_compiled(tmp_path: Pa
         nsqd = Kind(PROCESS).nsqd(tmp_path, f"--auth-http-address={auth.address}")
         await anyio.to_thread.run_sync(nsqd.start)
         try:
-            # Each round compiles all patterns again, and other programs can only make a wait longer.
+            # Each round compiles all patterns again; a single wait may be due to the machine.
             waits = [await longest_wait(nsqd, answer) for _ in range(5)]
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(nsqd.stop)
-    assert min(waits) < WAIT_MAX
+    assert median(waits) < WAIT_MAX

@@ -429,7 +429,7 @@ def test_sixty_second_timeout_of_a_message_takes_milliseconds() -> None:
             assert nsqd.topic("t").channel("c").timeout_count == 0
             nsqd.clock.advance(1)
             assert nsqd.topic("t").channel("c").timeout_count == 1
-            assert time.monotonic() - begun < 20
+            assert time.monotonic() - begun < 5
 
 
 @pytest.mark.anyio
@@ -476,6 +476,6 @@ def test_auto_clock_moves_while_everything_is_idle(backend: str) -> None:
                 message.finish()
 
         anyio.run(receive, backend=backend)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 10
     while any(thread.name == "nsqkit clock" for thread in threading.enumerate()):
         pass

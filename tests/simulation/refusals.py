@@ -8,7 +8,6 @@ that were put before are kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -61,14 +60,18 @@ class Refusals:
 
 
 def _queues_with(bodies: Iterable[bytes], files: Mapping[str, bytes]) -> Iterable[str]:
-    record = re.compile(b"|".join(map(_record, bodies)), re.DOTALL)
+    lengths = [(body, (HEADER_LENGTH + len(body)).to_bytes(4, "big")) for body in bodies]
     for name, data in files.items():
         queue, _, rest = name.partition(".diskqueue.")
-        if rest and record.search(data):
+        if rest and any(_has_record(data, body, length) for body, length in lengths):
             yield queue
 
 
-def _record(body: bytes) -> bytes:
-    """Return the pattern of the record of a message: its length, the fields before the body, and the body."""
-    length = (HEADER_LENGTH + len(body)).to_bytes(4, "big")
-    return b"%s.{%d}%s" % (re.escape(length), HEADER_LENGTH, re.escape(body))
+def _has_record(data: bytes, body: bytes, length: bytes) -> bool:
+    """Return whether a record is there: its length, the fields before the body, and the body."""
+    at = data.find(body)
+    while at >= 0:
+        if at >= HEADER_LENGTH + 4 and data.startswith(length, at - HEADER_LENGTH - 4):
+            return True
+        at = data.find(body, at + 1)
+    return False

@@ -17,7 +17,7 @@ import pytest
 import nsqkit
 from nsqkit import BlockingProducer
 from nsqkit.client.serializers import JSON
-from nsqkit.clock import ManualClock
+from nsqkit.clock import NS_PER_S, ManualClock
 from nsqkit.errors import BadTopic, Closed, ConnectionLost, NSQError, OptionError
 from nsqkit.producer import thread_lease
 from nsqkit.producer.pool_connection import PoolConnection, Receipt
@@ -30,6 +30,13 @@ from tests.producer.played_nsqd import HEARTBEAT, OK, PlayedNsqd
 from tests.threads import WAIT_LIMIT, interrupted_once, start, until
 
 SOURCE = str(Path(nsqkit.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _long_lease(monkeypatch):
+    """Let no lease end by time: on a busy machine, a thread may not run for longer than that."""
+    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr(thread_lease, "UNUSED_NS", 3600 * NS_PER_S)
 
 
 # ---- a lease by itself ----------------------------------------------------------------------------------------------
@@ -90,12 +97,7 @@ def leased():
     leased.peer.close()
 
 
-@pytest.fixture
-def no_timeout(monkeypatch):
-    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 3_600_000)
-
-
-def test_a_thread_publishes_and_gets_the_answer(leased, no_timeout):
+def test_a_thread_publishes_and_gets_the_answer(leased):
     for n in range(3):
         leased.peer.send(OK)
         receipt = leased.use()
@@ -108,7 +110,7 @@ def test_a_thread_publishes_and_gets_the_answer(leased, no_timeout):
     assert leased.use() is None
 
 
-def test_an_answer_in_pieces_and_a_heartbeat_between(leased, no_timeout):
+def test_an_answer_in_pieces_and_a_heartbeat_between(leased):
     using = leased.use_in_thread()
     leased.peer.send(HEARTBEAT + OK[:3])
     assert leased.peer.recv(100) == b"NOP\n"
@@ -117,7 +119,7 @@ def test_an_answer_in_pieces_and_a_heartbeat_between(leased, no_timeout):
 
 
 @pytest.mark.parametrize("end", [encode_error(BadTopic("?")), b""], ids=["session", "stream"])
-def test_the_event_loop_gets_a_connection_that_ends(leased, no_timeout, end):
+def test_the_event_loop_gets_a_connection_that_ends(leased, end):
     using = leased.use_in_thread()
     if end:
         leased.peer.send(end)
@@ -129,7 +131,7 @@ def test_the_event_loop_gets_a_connection_that_ends(leased, no_timeout, end):
     assert leased.lease.end()
 
 
-def test_the_event_loop_gets_a_socket_with_an_error(leased, no_timeout):
+def test_the_event_loop_gets_a_socket_with_an_error(leased):
     leased.peer.close()
     assert not leased.use().is_answered
     assert leased.wake_count == 1
@@ -152,7 +154,7 @@ def test_the_event_loop_gets_the_bytes_that_were_not_sent(leased, monkeypatch):
     assert much.endswith(unsent)
 
 
-def test_a_large_publish_is_sent_in_pieces(leased, no_timeout):
+def test_a_large_publish_is_sent_in_pieces(leased):
     much = bytes(range(250)) * 16_000
     using = start(leased.use, lambda: leased.publish(much))
     received = b""
@@ -166,7 +168,7 @@ def test_a_large_publish_is_sent_in_pieces(leased, no_timeout):
     assert using.result(WAIT_LIMIT).is_answered
 
 
-def test_a_recall_ends_the_wait_of_the_thread(leased, no_timeout):
+def test_a_recall_ends_the_wait_of_the_thread(leased):
     using = leased.use_in_thread()
     is_ended = leased.lease.end()  # if the thread was quick
     assert not using.result(WAIT_LIMIT).is_answered
@@ -175,14 +177,14 @@ def test_a_recall_ends_the_wait_of_the_thread(leased, no_timeout):
     assert leased.attached == [b""]
 
 
-def test_one_of_two_threads_uses_the_lease(leased, no_timeout):
+def test_one_of_two_threads_uses_the_lease(leased):
     using = leased.use_in_thread()
     assert leased.use() is None
     leased.peer.send(OK)
     using.result(WAIT_LIMIT)
 
 
-def test_a_refused_publish_leaves_the_lease_in_use(leased, no_timeout):
+def test_a_refused_publish_leaves_the_lease_in_use(leased):
     def refuse() -> Receipt:
         raise NSQError("no")
 
@@ -376,12 +378,16 @@ def test_many_threads_publish_with_and_without_leases(nsqd):
         assert producer.stats().message_count == depth(nsqd) == 800 + 2 * (thread_lease.ALONE_COUNT_MIN + 4)
 
 
-def test_an_unused_lease_ends(producer, played):
-    until(lambda: not is_leased(producer))
-    played.connection.sendall(HEARTBEAT)
-    played.wait_received(b"NOP\n")
-    alone(producer)
-    assert has_lease(producer)
+def test_an_unused_lease_ends(played, monkeypatch):
+    monkeypatch.setattr(thread_lease, "UNUSED_NS", 1)
+    with BlockingProducer(played.address) as producer:
+        alone(producer)
+        until(lambda: not is_leased(producer))
+        monkeypatch.setattr(thread_lease, "UNUSED_NS", 3600 * NS_PER_S)
+        played.connection.sendall(HEARTBEAT)
+        played.wait_received(b"NOP\n")
+        alone(producer)
+        assert has_lease(producer)
 
 
 def test_a_heartbeat_is_answered_during_a_publish(producer, played):
@@ -430,8 +436,7 @@ def test_a_refusal_of_the_broker_is_raised():
         assert producer.stats().nsqds[0].refused_count == 1
 
 
-def test_more_bytes_than_the_kernel_takes_are_sent(nsqd, monkeypatch):
-    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 3_600_000)
+def test_more_bytes_than_the_kernel_takes_are_sent(nsqd):
     bodies = [bytes(900_000)] * 5
     with BlockingProducer(nsqd.tcp_address) as producer:
         alone(producer)
@@ -441,19 +446,20 @@ def test_more_bytes_than_the_kernel_takes_are_sent(nsqd, monkeypatch):
     assert depth(nsqd) == thread_lease.ALONE_COUNT_MIN + 4 + 25
 
 
-def test_bytes_that_the_broker_does_not_read_are_sent_later(producer, played):
+def test_bytes_that_the_broker_does_not_read_are_sent_later(producer, played, monkeypatch):
+    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 1)
     played.reads.clear()
     publishing = start(producer.multi_publish, "t", [bytes(1_000_000)] * 5)
     until(lambda: not is_leased(producer))
     played.reads.set()
     until(lambda: len(played.received) > 5_000_000)
     publishing.result(WAIT_LIMIT)
+    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 3_600_000)
     alone(producer)
     assert has_lease(producer)
 
 
-def test_other_calls_do_not_wait_for_a_thread_whose_broker_is_silent(producer, played, monkeypatch):
-    monkeypatch.setattr("nsqkit.producer.thread_lease.ANSWER_TIMEOUT_MS", 3_600_000)
+def test_other_calls_do_not_wait_for_a_thread_whose_broker_is_silent(producer, played):
     publishing = waiting(producer, played)
     assert producer.stats().nsqds[0].outstanding_count == 1
     assert not is_leased(producer)
@@ -463,7 +469,8 @@ def test_other_calls_do_not_wait_for_a_thread_whose_broker_is_silent(producer, p
     assert (publishing.result(WAIT_LIMIT), also.result(WAIT_LIMIT)) == (None, None)
 
 
-def test_the_event_loop_goes_on_with_a_publish_that_takes_long(producer, played):
+def test_the_event_loop_goes_on_with_a_publish_that_takes_long(producer, played, monkeypatch):
+    monkeypatch.setattr(thread_lease, "ANSWER_TIMEOUT_MS", 1)
     played.answers.clear()
     publishing = start(producer.publish, "t", b"2")
     until(lambda: not is_leased(producer))
@@ -527,8 +534,7 @@ def test_a_lease_is_not_used_in_another_process(producer, monkeypatch):
 # ---- interrupted ----------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_during_a_wait_ends_only_the_connection(producer, played, monkeypatch):
-    monkeypatch.setattr("nsqkit.producer.thread_lease.ANSWER_TIMEOUT_MS", 3_600_000)
+def test_ctrl_c_during_a_wait_ends_only_the_connection(producer, played):
     played.answers.clear()
     first = played.connection
     with pytest.raises(KeyboardInterrupt), interrupted_once(lambda: b"12" in played.received):

@@ -130,12 +130,15 @@ def test_a_timeout_ends_a_publish():
 
 def test_timeout_of_a_publish_follows_the_clock():
     clock = ManualClock()
-    with silent_nsqd() as address, portal_provider() as portal, BlockingProducer(address, clock=clock) as producer:
+    with silent_nsqd() as address, portal_provider() as portal:
+        producer = BlockingProducer(address, clock=clock).open()
         producer.ping()
         publish = start(partial(producer.publish, "t", b"1", timeout=3600.0))
         until(lambda: portal.call(clock.advance, 3600.0) or publish.done())
         with pytest.raises(PublishTimeout):
             publish.result()
+        closing = start(producer.close)
+        until(lambda: portal.call(clock.advance, 3600.0) or closing.done())
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

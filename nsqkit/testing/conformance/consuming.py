@@ -15,6 +15,8 @@ CLS: Final = Subject("cls", "nsqd/protocol_v2.go")
 HEARTBEAT: Final = Subject("heartbeat", "nsqd/protocol_v2.go")
 SAMPLING: Final = Subject("sampling", "nsqd/protocol_v2.go")
 
+_MSG_TIMEOUT_MS: Final = 60_000
+"""The message timeout of cases in which a message is held while nothing may come."""
 _SAMPLED: Final = 1000
 _HEARTBEAT: Final = Received("response", b"_heartbeat_")
 
@@ -46,7 +48,7 @@ def twice(probe: Probe) -> None:
 def one_of_two_consumers(probe: Probe) -> None:
     """A message goes to one consumer of a channel."""
     topic = probe.topic()
-    consumers = [probe.consumer(topic), probe.consumer(topic)]
+    consumers = [probe.consumer(topic, msg_timeout=_MSG_TIMEOUT_MS) for _ in range(2)]
     probe.publish(topic, b"x")
     received = [consumer.receive(QUIET_S) for consumer in consumers]
     if [one.kind for one in received].count("message") != 1:
@@ -76,7 +78,7 @@ for _command in (b"RDY 1", b"FIN 0123456789abcdef", b"REQ 0123456789abcdef 0", b
 def limit(probe: Probe) -> None:
     """RDY is the number of messages in flight: the next one comes after a FIN."""
     topic = probe.topic()
-    connection = probe.consumer(topic, ready=2)
+    connection = probe.consumer(topic, ready=2, msg_timeout=_MSG_TIMEOUT_MS)
     probe.publish(topic, b"x", b"x")
     message = connection.expect_message()
     connection.expect_message()

@@ -18,7 +18,7 @@ from nsqkit.testing.blocking import wait
 from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.gate import Gate
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
-from nsqkit.testing.waiting import TIMEOUT, Traffic
+from nsqkit.testing.waiting import Traffic
 from nsqkit.transport.address import join_address, port_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ Node: TypeAlias = NsqdServer | NsqlookupdServer
 
 SIZE_MAX: Final = 100
 """Nsqds, or nsqlookupds, of a cluster."""
+
+REGISTERED_TIMEOUT: Final = 30.0
+"""Real seconds: an nsqd that has had no answer for a second connects again up to 15 seconds later, as nsqd does."""
 
 
 class Cluster:
@@ -181,7 +184,7 @@ class Cluster:
 
     # ---- waiting ---------------------------------------------------------------------------------------------------
 
-    def wait_registered(self, timeout: Seconds = TIMEOUT) -> Awaitable[None]:
+    def wait_registered(self, timeout: Seconds = REGISTERED_TIMEOUT) -> Awaitable[None]:
         """Return when each nsqlookupd lists each nsqd that it can reach, with its topics and channels.
 
         In an async test the result has to be awaited.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqkit.testing.link.items import Connection, Item
     from nsqkit.testing.ports import KeptPort
 
-ANSWER_LIMIT: Final = 2.0
+ANSWER_LIMIT: Final = 5.0
 """Real seconds in which it has to answer."""
 
 

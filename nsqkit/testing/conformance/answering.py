@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqkit.testing.conformance.case import Subject
 from nsqkit.testing.conformance.connection import Connection
-from nsqkit.testing.conformance.probe import CHANNEL, Probe
+from nsqkit.testing.conformance.probe import CHANNEL, MSG_TIMEOUT_MS, Probe
 from nsqkit.testing.conformance.received import Message, Mismatch
 
 FIN: Final = Subject("fin", "nsqd/protocol_v2.go")
@@ -17,7 +17,7 @@ TIMEOUT: Final = Subject("timeout", "nsqd/channel.go")
 _UNKNOWN: Final = b"0" * 16
 
 
-def _one_message(probe: Probe, *, msg_timeout: int = 60_000) -> tuple[Connection, Message, bytes]:
+def _one_message(probe: Probe, *, msg_timeout: int = MSG_TIMEOUT_MS) -> tuple[Connection, Message, bytes]:
     """Return a consumer, the one message that it holds, and its topic; the timeout is in ms."""
     topic = probe.topic()
     connection = probe.consumer(topic, msg_timeout=msg_timeout)

@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqkit.testing.conformance.case import Subject
 from nsqkit.testing.conformance.connection import QUIET_S, encode_mpub
-from nsqkit.testing.conformance.probe import CHANNEL, Probe
+from nsqkit.testing.conformance.probe import CHANNEL, MSG_TIMEOUT_MS, Probe
 from nsqkit.testing.conformance.received import END, Mismatch, Received, Skipped
 
 SUB: Final = Subject("sub", "nsqd/protocol_v2.go")
@@ -15,8 +15,6 @@ CLS: Final = Subject("cls", "nsqd/protocol_v2.go")
 HEARTBEAT: Final = Subject("heartbeat", "nsqd/protocol_v2.go")
 SAMPLING: Final = Subject("sampling", "nsqd/protocol_v2.go")
 
-_MSG_TIMEOUT_MS: Final = 60_000
-"""The message timeout of cases in which a message is held while nothing may come."""
 _SAMPLED: Final = 1000
 _HEARTBEAT: Final = Received("response", b"_heartbeat_")
 
@@ -48,7 +46,7 @@ def twice(probe: Probe) -> None:
 def one_of_two_consumers(probe: Probe) -> None:
     """A message goes to one consumer of a channel."""
     topic = probe.topic()
-    consumers = [probe.consumer(topic, msg_timeout=_MSG_TIMEOUT_MS) for _ in range(2)]
+    consumers = [probe.consumer(topic, msg_timeout=MSG_TIMEOUT_MS) for _ in range(2)]
     probe.publish(topic, b"x")
     received = [consumer.receive(QUIET_S) for consumer in consumers]
     if [one.kind for one in received].count("message") != 1:
@@ -78,7 +76,7 @@ for _command in (b"RDY 1", b"FIN 0123456789abcdef", b"REQ 0123456789abcdef 0", b
 def limit(probe: Probe) -> None:
     """RDY is the number of messages in flight: the next one comes after a FIN."""
     topic = probe.topic()
-    connection = probe.consumer(topic, ready=2, msg_timeout=_MSG_TIMEOUT_MS)
+    connection = probe.consumer(topic, ready=2, msg_timeout=MSG_TIMEOUT_MS)
     probe.publish(topic, b"x", b"x")
     message = connection.expect_message()
     connection.expect_message()
@@ -92,7 +90,7 @@ def limit(probe: Probe) -> None:
 def zero(probe: Probe) -> None:
     """RDY 0 stops the delivery until the next RDY."""
     topic = probe.topic()
-    connection = probe.consumer(topic, ready=1)
+    connection = probe.consumer(topic, ready=1, msg_timeout=MSG_TIMEOUT_MS)
     probe.publish(topic, b"a")
     message = connection.expect_message(b"a")
     connection.send(b"RDY 0\nFIN %b\n" % message.id)
@@ -154,7 +152,7 @@ def close_wait(probe: Probe) -> None:
 def answers_after_it(probe: Probe) -> None:
     """After CLS a consumer can still answer its messages."""
     topic = probe.topic()
-    connection = probe.consumer(topic)
+    connection = probe.consumer(topic, msg_timeout=MSG_TIMEOUT_MS)
     probe.publish(topic, b"x")
     message = connection.expect_message(b"x")
     connection.send(b"CLS\n")

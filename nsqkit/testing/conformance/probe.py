@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 CHANNEL: Final = b"conformance#ephemeral"
 NO_HTTP: Final = "the HTTP address is not given (--http)"
 
+MSG_TIMEOUT_MS: Final = 60_000
+"""The message timeout of cases that hold a message: a busy machine must not take it from them."""
+
 LATENESS_S: Final = 6.0
 """Seconds that a timeout may be late: nsqd looks for new channels every 5 s (--queue-scan-refresh-interval)."""
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqkit.testing.conformance.case import Subject
 from nsqkit.testing.conformance.connection import encode_messages, encode_mpub, encode_pub, sized
-from nsqkit.testing.conformance.probe import Probe
+from nsqkit.testing.conformance.probe import MSG_TIMEOUT_MS, Probe
 from nsqkit.testing.conformance.received import Mismatch, Skipped
 
 PUB: Final = Subject("pub", "nsqd/protocol_v2.go")
@@ -84,7 +84,7 @@ def by_a_consumer(probe: Probe) -> None:
 def unique_ids(probe: Probe) -> None:
     """Messages of a topic have different ids."""
     topic = probe.topic()
-    consumer = probe.consumer(topic, ready=10)
+    consumer = probe.consumer(topic, ready=10, msg_timeout=MSG_TIMEOUT_MS)
     ids = set()
     for _ in range(10):
         probe.publish(topic, b"x")

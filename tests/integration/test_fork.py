@@ -264,9 +264,10 @@ def test_stop_signal_ends_processes_of_multiprocessing(nsqd):
 
 
 PROGRAM = """
-import os, sys
+import logging, os, sys
 from nsqkit import BlockingConsumer, BlockingProducer
 
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # on a busy machine it warns of slow callbacks
 address = sys.argv[1]
 producer = BlockingProducer(address).open()
 consumer = BlockingConsumer("t", "c", nsqd_tcp_addresses=[address]).open()

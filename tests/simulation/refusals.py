@@ -8,7 +8,7 @@ that were put before are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -59,16 +59,16 @@ class Refusals:
             conclude(2, is_stored, f"{body!r} was refused, and is delivered to {channel!r}")
 
 
-def _queues_with(bodies: Iterable[bytes], files: Mapping[str, bytes]) -> Iterable[str]:
-    lengths = [(body, (HEADER_LENGTH + len(body)).to_bytes(4, "big")) for body in bodies]
+def _queues_with(bodies: Collection[bytes], files: Mapping[str, bytes]) -> Iterable[str]:
     for name, data in files.items():
         queue, _, rest = name.partition(".diskqueue.")
-        if rest and any(_has_record(data, body, length) for body, length in lengths):
+        if rest and any(_has_record(data, body) for body in bodies):
             yield queue
 
 
-def _has_record(data: bytes, body: bytes, length: bytes) -> bool:
+def _has_record(data: bytes, body: bytes) -> bool:
     """Return whether a record is there: its length, the fields before the body, and the body."""
+    length = (HEADER_LENGTH + len(body)).to_bytes(4, "big")
     at = data.find(body)
     while at >= 0:
         if at >= HEADER_LENGTH + 4 and data.startswith(length, at - HEADER_LENGTH - 4):

@@ -157,6 +157,7 @@ IO_MODULES = {
     "testing.conformance.connection",
     "testing.conformance.probe",
     "testing.conformance.run",
+    "testing.conformance.stalls",
     "testing.conformance.cli",
     "testing.waiting",
     "testing.snapshot",

@@ -11,7 +11,18 @@ from nsqkit.errors import NegotiationFailed, NotConnected
 from nsqkit.testing.conformance.case import Case, Subject
 from nsqkit.testing.conformance.probe import NO_HTTP, Probe
 from nsqkit.testing.conformance.received import Mismatch, Skipped
-from nsqkit.testing.conformance.run import FAIL, LEAST_OPTIONS, PASS, SKIP, Target, contact, run, run_case
+from nsqkit.testing.conformance.run import (
+    ATTEMPTS_MAX,
+    FAIL,
+    LEAST_OPTIONS,
+    PASS,
+    SKIP,
+    Target,
+    contact,
+    run,
+    run_case,
+)
+from nsqkit.testing.conformance.stalls import Stalls
 from nsqkit.testing.conformance.suite import CASES
 from nsqkit.wire.frames import OK_FRAME
 from tests.testing.conformance.brokers import failures, mute_broker, prepared_broker, right_broker
@@ -55,6 +66,34 @@ def test_result_has_the_transcript():
 def test_case_that_needs_http_is_skipped_without_it():
     result = run_case(case(raiser(AssertionError()), needs_http=True), UNREACHABLE)
     assert (result.outcome, result.came) == (SKIP, NO_HTTP)
+
+
+@pytest.mark.parametrize(("stall_count", "attempt_count"), [(0, 1), (1, 2), (100, ATTEMPTS_MAX)])
+def test_case_that_fails_during_a_stall_runs_again(stall_count, attempt_count):
+    attempts: list[Probe] = []
+
+    def check(probe: Probe) -> None:
+        attempts.append(probe)
+        raise Mismatch("one", str(len(attempts)))
+
+    class FirstStalls(Stalls):
+        def since(self, start: float) -> bool:
+            return bool(len(attempts) <= stall_count)
+
+    result = run_case(case(check), UNREACHABLE, FirstStalls())
+    assert (result.outcome, result.came) == (FAIL, str(attempt_count))
+    assert len(attempts) == attempt_count
+
+
+def test_case_that_passes_during_a_stall_runs_once():
+    attempts: list[Probe] = []
+
+    class Always(Stalls):
+        def since(self, start: float) -> bool:
+            return True
+
+    assert run_case(case(attempts.append), UNREACHABLE, Always()).outcome == PASS
+    assert len(attempts) == 1
 
 
 def test_waiting_cases_run_beside_the_others():

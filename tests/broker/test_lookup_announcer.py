@@ -338,7 +338,7 @@ def channels(*names: str) -> bytes:
 
 
 async def ask(*addresses: str, topic: bytes = b"t", timeout_ns: int = 60 * NS_PER_S) -> set[bytes]:
-    options = BrokerOptions(http_client_request_timeout_ns=timeout_ns)
+    options = BrokerOptions(http_client_connect_timeout_ns=60 * NS_PER_S, http_client_request_timeout_ns=timeout_ns)
     return await lookup_channels(addresses, topic, options, LoopClock())
 
 

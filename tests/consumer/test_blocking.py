@@ -163,10 +163,11 @@ def test_threads_share_messages(consumer, nsqd):
     assert sorted(bodies) == sorted(numbers(1000))
 
 
-def test_timed_out_message_is_not_begun(nsqd):
-    with make(nsqd, msg_timeout=1.0, max_attempts=0) as consumer:
+def test_timed_out_message_is_not_begun():
+    with NsqdServer(clock="manual") as nsqd, make(nsqd, clock=nsqd.clock, max_attempts=0) as consumer:
         fill(nsqd, b"1", b"2")
         first = take(consumer)
+        nsqd.clock.advance(60)
         until(lambda: first.is_answered)
         messages = [take(consumer), take(consumer)]
         # The one that waited was touched meanwhile.

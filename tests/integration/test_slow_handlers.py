@@ -2,81 +2,66 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from collections import Counter
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
-import trio
 
 from nsqkit import BlockingConsumer, BlockingProducer, Consumer
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.clock import NS_PER_S, ManualClock
 from nsqkit.testing.servers import NsqdServer
+from tests.peers import BACKENDS, dialler
 from tests.threads import WAIT_LIMIT
 
 COUNT = 30
 MSG_TIMEOUT = 4.0
 HANDLER_SECONDS = 0.2
-"""So all messages take one and a half times the message timeout."""
+"""So all messages take one and a half times the message timeout; this time passes only in handlers."""
+BODIES = [b"%d" % n for n in range(COUNT)]
 
 
 class Slow:
     """A slow handler, and the messages that it was called with."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Any, stop: Callable[[], None]) -> None:
         self.calls: Counter[bytes] = Counter()
         self.times_left: list[float] = []
         self.given_up: list[bytes] = []
-        self.last_begun = threading.Event()
+        self._clock = clock
+        self._stop = stop
 
     def begin(self, message: Any) -> None:
         self.calls[message.body] += 1
         self.times_left.append(message.time_left)
         if sum(self.calls.values()) == COUNT:
-            self.last_begun.set()
+            self._stop()
 
     async def wait(self, message: Any) -> None:
         self.begin(message)
-        with anyio.move_on_after(HANDLER_SECONDS):
-            await anyio.sleep_forever()
+        await self._clock.advance(HANDLER_SECONDS)
 
     def block(self, message: Any) -> None:
         self.begin(message)
-        threading.Event().wait(HANDLER_SECONDS)
+        self._clock.advance(HANDLER_SECONDS)
 
     def give_up(self, message: Any) -> None:
         self.given_up.append(message.body)
 
 
-async def consume(slow: Slow, address: str, how: str) -> None:
-    async with Consumer("t", "c", nsqd_tcp_addresses=[address], max_in_flight=COUNT, max_attempts=2) as consumer:
-        options: dict[str, Any] = {"giving_up": slow.give_up, "auto_touch": how == "auto_touch"}
-        if how == "threads":
-            run = partial(consumer.run, slow.block, in_threads=True, **options)
-        elif how == "lanes":
-            run = partial(consumer.run, slow.wait, key=lambda message: 0, **options)
-        elif how == "plain":
-            run = partial(consumer.run, slow.block, **options)
-        else:
-            run = partial(consumer.run, slow.wait, **options)
-        with anyio.fail_after(WAIT_LIMIT):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run)
-                await anyio.to_thread.run_sync(slow.last_begun.wait, WAIT_LIMIT)
-                consumer.stop()
-    assert consumer.stats().finished == COUNT
+def timeouts(broker: Broker) -> int:
+    return broker.topics[b"t"].channels[b"c"].timeout_count
 
 
-def check(slow: Slow, nsqd: NsqdServer, caplog: pytest.LogCaptureFixture) -> None:
+def check(slow: Slow, timeout_count: int, caplog: pytest.LogCaptureFixture) -> None:
     assert slow.given_up == []
-    assert slow.calls == Counter({b"%d" % n: 1 for n in range(COUNT)})
+    assert slow.calls == Counter(dict.fromkeys(BODIES, 1))
     assert min(slow.times_left) >= MSG_TIMEOUT / 4 - 3 * HANDLER_SECONDS
-    channel_counts = nsqd.inspect(lambda broker: broker.topics[b"t"].channels[b"c"].timeout_count)
-    assert channel_counts == 0
+    assert timeout_count == 0
     warnings = [message for message in caplog.messages if "more than the handlers answer" in message]
     assert len(warnings) == 1
     assert f"max_in_flight is {COUNT}" in warnings[0]
@@ -85,36 +70,56 @@ def check(slow: Slow, nsqd: NsqdServer, caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.fixture
 def nsqd():
-    with NsqdServer(msg_timeout=MSG_TIMEOUT) as server:
+    with NsqdServer(clock="manual", msg_timeout=MSG_TIMEOUT) as server:
         with BlockingProducer(server.tcp_address) as producer:
-            producer.multi_publish("t", [b"%d" % n for n in range(COUNT)])
+            producer.multi_publish("t", BODIES)
         yield server
 
 
+def options(clock: Any) -> dict[str, Any]:
+    return {"max_in_flight": COUNT, "max_attempts": 2, "clock": clock}
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("how", ["async", "auto_touch", "lanes", "threads", "plain"])
+@pytest.mark.parametrize("how", ["async", "auto_touch", "lanes", "threads"])
 def test_each_message_is_handled_once_and_in_time(nsqd, how, backend, caplog):
-    slow = Slow()
-    if backend == "asyncio":
-        asyncio.run(consume(slow, nsqd.tcp_address, how))
-    else:
-        trio.run(consume, slow, nsqd.tcp_address, how)
-    check(slow, nsqd, caplog)
+    async def consume() -> Slow:
+        async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], **options(nsqd.clock)) as consumer:
+            slow = Slow(nsqd.clock, consumer.stop)
+            with anyio.fail_after(WAIT_LIMIT):
+                if how == "threads":
+                    await consumer.run(slow.block, giving_up=slow.give_up, in_threads=True)
+                elif how == "lanes":
+                    await consumer.run(slow.wait, giving_up=slow.give_up, key=lambda message: 0)
+                else:
+                    await consumer.run(slow.wait, giving_up=slow.give_up, auto_touch=how == "auto_touch")
+        assert consumer.stats().finished == COUNT
+        return slow
+
+    slow = anyio.run(consume, backend=backend)
+    check(slow, nsqd.inspect(timeouts), caplog)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", BACKENDS)
+async def test_each_message_is_handled_once_and_in_time_by_a_function_that_blocks_the_event_loop(caplog):
+    clock = ManualClock()
+    flags = BrokerOptions(tcp_address="127.0.0.1:0", http_address="", msg_timeout_ns=round(MSG_TIMEOUT * NS_PER_S))
+    async with Nsqd(flags, clock=clock) as nsqd:
+        nsqd.broker.topics.get_or_create(b"t").put(BODIES, clock.now_ns())
+        async with Consumer(
+            "t", "c", nsqd_tcp_addresses=["nsqd:4150"], dial=dialler(nsqd), **options(clock)
+        ) as consumer:
+            slow = Slow(clock, consumer.stop)
+            with anyio.fail_after(WAIT_LIMIT):
+                await consumer.run(slow.block, giving_up=slow.give_up)
+        assert consumer.stats().finished == COUNT
+        check(slow, timeouts(nsqd.broker), caplog)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_messages_in_threads_are_handled_once_and_in_time(nsqd, concurrency, caplog):
-    slow = Slow()
-    began_at = time.monotonic()
-    with BlockingConsumer(
-        "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=COUNT, max_attempts=2
-    ) as consumer:
-
-        def handle(message: Any) -> None:
-            for _ in range(concurrency):
-                slow.block(message) if not _ else threading.Event().wait(HANDLER_SECONDS)
-            if sum(slow.calls.values()) == COUNT or time.monotonic() - began_at > WAIT_LIMIT:
-                consumer.stop()
-
-        consumer.run(handle, giving_up=slow.give_up, concurrency=concurrency)
-    check(slow, nsqd, caplog)
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], **options(nsqd.clock)) as consumer:
+        slow = Slow(nsqd.clock, consumer.stop)
+        consumer.run(slow.block, giving_up=slow.give_up, concurrency=concurrency)
+    check(slow, nsqd.inspect(timeouts), caplog)

@@ -429,7 +429,7 @@ def test_sixty_second_timeout_of_a_message_takes_milliseconds() -> None:
             assert nsqd.topic("t").channel("c").timeout_count == 0
             nsqd.clock.advance(1)
             assert nsqd.topic("t").channel("c").timeout_count == 1
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 30
 
 
 @pytest.mark.anyio

@@ -9,12 +9,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import attrs
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSListener
+
+PATIENT: Any = {"connect_timeout": 60.0, "request_timeout": 60.0}
+"""Options for requests that are answered: a busy machine must not fail them."""
 
 
 @attrs.define

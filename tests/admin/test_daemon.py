@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -12,11 +11,9 @@ from nsqkit.admin.daemon import DaemonAdmin, channel_params, topic_params
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.daemon import bearer
 from tests import certificates
-from tests.answering import answering, http_answer, unused_address
+from tests.answering import PATIENT, answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
-
-PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
 async def test_ping_of_a_healthy_daemon():

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 import pytest
 
@@ -11,11 +9,10 @@ from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 from nsqkit.wire.identify import BROKER_VERSION
 from nsqkit.wire.lookup import Node
+from tests.answering import PATIENT
 from tests.lookupds import BAD, WAIT, Lookupds, lists
 
 pytestmark = pytest.mark.anyio
-
-PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
 async def test_topics_and_channels(nsqlookupd: NsqlookupdServer):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,12 +9,10 @@ from nsqkit.admin.stats import MemoryStats, TopicStats
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.daemon import Daemon
 from nsqkit.testing.servers import NsqdServer
-from tests.answering import answering, http_answer
+from tests.answering import PATIENT, answering, http_answer
 from tests.lookupds import BAD, Lookupds
 
 pytestmark = pytest.mark.anyio
-
-PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
 async def publish(server: NsqdServer, topic: str, body: bytes) -> None:

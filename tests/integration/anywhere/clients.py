@@ -19,6 +19,7 @@ from nsqkit import Consumer, Message, NsqdAdmin, Producer
 from nsqkit.admin.stats import ChannelStats, TopicStats
 from nsqkit.client.dialler import Dial
 from nsqkit.transport.tcp import connect
+from tests.answering import PATIENT
 from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
 CHANNEL = "channel"
@@ -90,7 +91,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def topic_stats(nsqd: Server, topic: str) -> TopicStats:
     """Return nsqd's statistics of a topic; empty ones if it has no such topic."""
-    topics = (await NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT).stats(topic)).topics
+    topics = (await NsqdAdmin(nsqd.http_address, **PATIENT).stats(topic)).topics
     return topics[0] if topics else TopicStats(topic_name=topic)
 
 

@@ -11,6 +11,7 @@ import pytest
 from nsqkit import Consumer, LookupdAdmin
 from nsqkit.errors import RequestRefused
 from nsqkit.lookup import lookup_nsqds, lookup_topics
+from tests.answering import PATIENT
 from tests.integration.anywhere.clients import CHANNEL, consuming, producing, take, until, until_finished
 from tests.integration.anywhere.servers import WAIT_LIMIT, Server, StartNsqd
 
@@ -68,7 +69,7 @@ async def test_nsqd_that_moves_is_found_again(nsqlookupd: Server, start_nsqd: St
 
 async def test_nsqlookupd_admin_routes(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
     nsqd = start_nsqd(f"--lookupd-tcp-address={nsqlookupd.tcp_address}")
-    admin = LookupdAdmin(nsqlookupd.http_address, request_timeout=WAIT_LIMIT)
+    admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
     await admin.ping()
     assert await admin.version()
     with pytest.raises(RequestRefused, match="TOPIC_NOT_FOUND"):

@@ -6,6 +6,7 @@ import pytest
 
 from nsqkit import NsqdAdmin
 from nsqkit.errors import RequestRefused
+from tests.answering import PATIENT
 from tests.integration.anywhere.clients import (
     CHANNEL,
     consuming,
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 @pytest.fixture
 def admin(nsqd: Server) -> NsqdAdmin:
-    return NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT)
+    return NsqdAdmin(nsqd.http_address, **PATIENT)
 
 
 async def test_info(nsqd: Server, admin: NsqdAdmin):

@@ -15,7 +15,7 @@ import pytest
 from nsqkit import NsqdAdmin
 from nsqkit.admin.stats import ClientStats
 from nsqkit.errors import AuthFailed, BrokerError, NegotiationFailed, Unauthorized
-from tests.answering import Answering, answering, http_answer
+from tests.answering import PATIENT, Answering, answering, http_answer
 from tests.certificates import HOST, Files, client_certificate
 from tests.integration.anywhere.clients import (
     channel_stats,
@@ -64,7 +64,7 @@ async def check_round_trip(nsqd: Server, topic: str, **options: Any) -> list[Cli
         assert sorted(received) == sorted(bodies)
         (publisher,) = [
             client
-            for client in (await NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT).stats()).producers
+            for client in (await NsqdAdmin(nsqd.http_address, **PATIENT).stats()).producers
             if topic in {count.topic for count in client.pub_counts}
         ]
         return [publisher, *(await channel_stats(nsqd, topic)).clients]

@@ -83,7 +83,7 @@ async def test_lingering_publishes_are_all_answered(nsqd: Server, topic: str):
 
 
 async def test_publishing_over_http(nsqd: Server, topic: str):
-    producer = HTTPProducer(nsqd.http_address, publish_timeout=WAIT_LIMIT)
+    producer = HTTPProducer(nsqd.http_address, connect_timeout=WAIT_LIMIT, publish_timeout=WAIT_LIMIT)
     await producer.ping()
     await producer.ensure_channel(topic, CHANNEL)
     async with consuming(topic, nsqd) as consumer:
@@ -108,7 +108,9 @@ async def test_nsqd_refuses_a_message_that_is_too_large(nsqd: Server, topic: str
         await producer.publish(topic, b"the next one")  # nsqd closed the connection; the producer has connected again
         assert (producer.stats().refused_count, producer.stats().message_count) == (1, 1)
     with pytest.raises(RequestRefused, match="MSG_TOO_BIG") as refusal:
-        await HTTPProducer(nsqd.http_address, publish_timeout=WAIT_LIMIT).publish(topic, too_large)
+        await HTTPProducer(nsqd.http_address, connect_timeout=WAIT_LIMIT, publish_timeout=WAIT_LIMIT).publish(
+            topic, too_large
+        )
     assert refusal.value.status == 413
     assert (await topic_stats(nsqd, topic)).message_count == 1
 

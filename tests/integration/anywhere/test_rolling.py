@@ -16,6 +16,7 @@ from anyio.abc import ByteStream
 from nsqkit import Consumer, Message, NsqdAdmin, Producer
 from nsqkit.errors import NSQError
 from nsqkit.transport.tcp import connect
+from tests.answering import PATIENT
 from tests.integration.anywhere.clients import CHANNEL, consuming, producing, running, until
 from tests.integration.anywhere.servers import PROCESS, WAIT_LIMIT, Kind, Server
 
@@ -85,7 +86,7 @@ async def test_no_message_is_lost_while_programs_replace_each_other(
     load = Load(programs[0], topic)
     await in_thread(load.current.start)
     try:
-        admin = NsqdAdmin(load.current.http_address, request_timeout=WAIT_LIMIT)
+        admin = NsqdAdmin(load.current.http_address, **PATIENT)
         await admin.create_topic(topic)
         for channel in load.handled:  # before the first message
             await admin.create_channel(topic, channel)

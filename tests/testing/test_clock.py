@@ -17,7 +17,7 @@ from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
 from nsqkit.producer import Producer
-from nsqkit.testing.clock import QUIET_LOOKS, WINDOW_NS, ControlledClock, Mode
+from nsqkit.testing.clock import LOOKS_LIMIT, QUIET_LOOKS, WINDOW_NS, ControlledClock, Mode
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_publish
@@ -292,7 +292,7 @@ class TestThreads:
         begun = time.monotonic()
         for _ in range(100):
             clock.advance(0)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 20
         may_continue.set()
         while clock._next_deadline(0) is None:
             pass
@@ -383,11 +383,13 @@ class FakeLink:
         self.traffic_count = 0
         self.heartbeat_count = 0
         self.heartbeat_ns = 0
+        self.look_count = 0
         self._clock = clock
         self._has_answered = 0
 
     @property
     def owes_answer(self) -> bool:
+        self.look_count += 1
         if self.heartbeat_ns and self._clock.now_ns() >= self.heartbeat_ns:
             self.heartbeat_ns = 0
             self.heartbeat_count += 1
@@ -397,17 +399,16 @@ class FakeLink:
         self._has_answered = self.heartbeat_count
 
 
-def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsqkit.testing.clock, "ANSWER_LIMIT", 0.6)
+def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again() -> None:
     clock = ControlledClock("manual")
     link = FakeLink(clock)
     clock.attach(link)
     was_waited_for = []
     for _ in range(3):
         link.heartbeat_ns = clock.now_ns() + NS_PER_S
-        begun = time.monotonic()
+        before = link.look_count
         clock.advance(1)
-        was_waited_for.append(time.monotonic() - begun >= 0.6)
+        was_waited_for.append(link.look_count - before >= LOOKS_LIMIT)
         if len(was_waited_for) == 2:
             link.answer()
     assert was_waited_for == [True, False, True]
@@ -476,6 +477,6 @@ def test_auto_clock_moves_while_everything_is_idle(backend: str) -> None:
                 message.finish()
 
         anyio.run(receive, backend=backend)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     while any(thread.name == "nsqkit clock" for thread in threading.enumerate()):
         pass

@@ -40,7 +40,7 @@ WINDOW_NS_MAX: Final = NS_PER_S
 
 WINDOW_STEPS: Final = 200
 
-ANSWER_LIMIT: Final = 0.25
+ANSWER_LIMIT: Final = 1.0
 """Real seconds in which a client answers a heartbeat."""
 
 TURN_LIMIT: Final = 1.0
@@ -157,7 +157,7 @@ class ControlledClock:
         """Move the clock forward; in an async test await the result.
 
         The clock stops at each deadline of a broker or a client on the way, until it was handled, and until the
-        clients have answered their heartbeats, which may take 0.25 real seconds for a client that does not answer. A
+        clients have answered their heartbeats, which may take a real second for a client that does not answer. A
         client has no other time to react: a handler that waits for anything but this clock misses later deadlines.
 
         Raises:

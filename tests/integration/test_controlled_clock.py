@@ -320,19 +320,17 @@ def test_grant_of_an_auth_server_ends_after_its_ttl() -> None:
         ):
             answers = client.makefile("rb")
 
-            def publish() -> bytes:
-                client.sendall(b"PUB t\n\0\0\0\1x")
-                frame = b""
-                while not frame or b"_heartbeat_" in frame:
-                    frame = answers.read(int.from_bytes(answers.read(4), "big"))
-                return frame
+            def ask(command: bytes, body: bytes) -> bytes:
+                client.sendall(command + len(body).to_bytes(4, "big") + body)
+                return answers.read(int.from_bytes(answers.read(4), "big"))
 
-            client.sendall(MAGIC_V2 + b"AUTH\n\0\0\0\6secret")
-            assert b"identity" in answers.read(int.from_bytes(answers.read(4), "big"))
+            client.sendall(MAGIC_V2)
+            assert ask(b"IDENTIFY\n", b'{"heartbeat_interval":-1}').endswith(b"OK")
+            assert b"identity" in ask(b"AUTH\n", b"secret")
             for request_count in (1, 2):
                 for _ in range(2):
                     nsqd.clock.advance(49)
-                    assert publish().endswith(b"OK")
+                    assert ask(b"PUB t\n", b"x").endswith(b"OK")
                 assert len(auth.requests) == request_count
 
 

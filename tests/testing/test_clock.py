@@ -399,7 +399,8 @@ class FakeLink:
         self._has_answered = self.heartbeat_count
 
 
-def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again() -> None:
+def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsqkit.testing.clock, "ANSWER_LIMIT", 0.1)
     clock = ControlledClock("manual")
     link = FakeLink(clock)
     clock.attach(link)

@@ -47,6 +47,7 @@ async def query(*addresses: str, first: int = 0, **given) -> AuthState:
         "tls_root_ca_file",
         "tls_min_version",
     }
+    given = {"http_client_request_timeout_ns": 60_000_000_000} | given
     options = BrokerOptions(auth_http_addresses=addresses, **{name: given.pop(name) for name in names & given.keys()})
     question: Any = {"secret": b"s", "remote_ip": "1.2.3.4", "tls": False, "common_name": ""} | given
     clock = question.pop("clock", None) or LoopClock()

@@ -20,7 +20,7 @@ from nsqkit.http.client import REDIRECTS_MAX, TURN_EVENTS, fetch, fetch_v1
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import listen
 from tests import certificates
-from tests.answering import answering, http_answer, unused_address
+from tests.answering import PATIENT, answering, http_answer, unused_address
 from tests.fuzz.fake_stream import FakeStream
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ TOO_BIG = http_answer(b"MSG_TOO_BIG", status="413 Request Entity Too Large")
 
 
 def limits() -> Any:
-    return {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100, "clock": LoopClock()}
+    return {**PATIENT, "body_max": 100, "clock": LoopClock()}
 
 
 async def get(url: str, **options) -> Response:

@@ -42,7 +42,7 @@ from tests.producer.stage import advancing
 pytestmark = pytest.mark.anyio
 
 WAIT_LIMIT = 60.0
-IMPATIENT: dict[str, Any] = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
+IMPATIENT: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
 
 MESSAGE = encode_message(0, 1, message_id(1), body_of(1))
 

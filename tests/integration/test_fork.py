@@ -269,8 +269,8 @@ from nsqkit import BlockingConsumer, BlockingProducer
 
 logging.getLogger("asyncio").setLevel(logging.ERROR)  # on a busy machine it warns of slow callbacks
 address = sys.argv[1]
-producer = BlockingProducer(address).open()
-consumer = BlockingConsumer("t", "c", nsqd_tcp_addresses=[address]).open()
+producer = BlockingProducer(address, dial_timeout=10).open()
+consumer = BlockingConsumer("t", "c", nsqd_tcp_addresses=[address], dial_timeout=10).open()
 consumer.wait_connected()
 producer.publish("t", b"parent")
 if os.fork() == 0:

@@ -20,7 +20,7 @@ from nsqkit.producer import Producer
 from nsqkit.testing.clock import LOOKS_LIMIT, QUIET_LOOKS, WINDOW_NS, ControlledClock, Mode
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address
-from nsqkit.wire.commands import MAGIC_V2, encode_publish
+from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish
 
 MODES: tuple[Mode, ...] = ("running", "manual", "auto", "real")
 
@@ -420,9 +420,11 @@ def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again(mon
 
 
 def test_sixty_second_timeout_of_a_message_takes_milliseconds() -> None:
-    with NsqdServer(clock="manual") as nsqd:
+    # A heartbeat comes only after the timeout, since the clock would wait for its answer.
+    with NsqdServer(clock="manual", max_heartbeat_interval=120) as nsqd:
         with socket.create_connection(split_address(nsqd.tcp_address), timeout=60) as client:
-            client.sendall(MAGIC_V2 + encode_publish(b"t", b"x") + b"SUB t c\nRDY 1\n")
+            identify = encode_identify(b'{"heartbeat_interval":120000}')
+            client.sendall(MAGIC_V2 + identify + encode_publish(b"t", b"x") + b"SUB t c\nRDY 1\n")
             received = b""
             while b"x" not in received[-1:]:
                 received += client.recv(1000)

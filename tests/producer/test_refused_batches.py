@@ -64,7 +64,7 @@ def check(outcomes: Mapping[int, Exception | None]) -> None:
 @pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
 async def test_only_the_message_that_is_too_large_fails(strict, more):
     outcomes: dict[int, NSQError | None] = {}
-    async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
+    async with Producer(strict.tcp_address, linger=0.01, connect_timeout=60, **more) as producer:
         await producer.wait_connected(WAIT_LIMIT)
 
         async def publish(n: int) -> None:
@@ -87,7 +87,7 @@ async def test_only_the_message_that_is_too_large_fails(strict, more):
 @pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
 async def test_only_the_receipt_of_the_message_that_is_too_large_fails(strict, more):
     outcomes: dict[int, NSQError | None] = {}
-    async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
+    async with Producer(strict.tcp_address, linger=0.01, connect_timeout=60, **more) as producer:
         await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
         with anyio.fail_after(WAIT_LIMIT):
@@ -104,7 +104,7 @@ async def test_only_the_receipt_of_the_message_that_is_too_large_fails(strict, m
 
 
 async def test_leaving_waits_for_messages_that_are_sent_again(strict):
-    async with Producer(strict.tcp_address, linger=0.01) as producer:
+    async with Producer(strict.tcp_address, linger=0.01, connect_timeout=60) as producer:
         await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
     check({n: receipt.error for n, receipt in enumerate(receipts)})
@@ -114,7 +114,7 @@ async def test_leaving_waits_for_messages_that_are_sent_again(strict):
 
 async def test_leaving_fails_receipts_that_get_no_answer_in_time(strict, monkeypatch):
     monkeypatch.setattr(pool, "DRAIN_TIMEOUT", 0.0)
-    async with Producer(strict.tcp_address, linger=0.01) as producer:
+    async with Producer(strict.tcp_address, linger=0.01, connect_timeout=60) as producer:
         await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
         with anyio.fail_after(WAIT_LIMIT):
@@ -200,7 +200,7 @@ async def test_message_that_waits_after_a_lost_connection_may_have_arrived():
 async def test_batch_that_is_too_large_arrives_in_parts():
     large = [body.zfill(20) for body in GOOD]
     with NsqdServer(max_body_size=300) as nsqd:
-        async with Producer(nsqd.tcp_address, linger=0.01) as producer:
+        async with Producer(nsqd.tcp_address, linger=0.01, connect_timeout=60) as producer:
             await producer.wait_connected(WAIT_LIMIT)
             with anyio.fail_after(WAIT_LIMIT):
                 async with anyio.create_task_group() as tasks:
@@ -212,7 +212,7 @@ async def test_batch_that_is_too_large_arrives_in_parts():
 @pytest.mark.parametrize("waits", [True, False])
 def test_only_the_message_that_is_too_large_fails_for_threads(strict, waits):
     with (
-        BlockingProducer(strict.tcp_address, linger=0.01) as producer,
+        BlockingProducer(strict.tcp_address, linger=0.01, connect_timeout=60) as producer,
         ThreadPoolExecutor(len(BODIES)) as threads,
     ):
         producer.wait_connected(WAIT_LIMIT)

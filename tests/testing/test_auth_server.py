@@ -7,6 +7,8 @@ import pytest
 from nsqkit import BlockingConsumer, BlockingProducer, OptionError, Producer
 from nsqkit.errors import AuthFailed, NSQError, Unauthorized
 from nsqkit.testing.auth_server import AuthNsqdServer, AuthServer
+from tests import threads
+from tests.integration.stage import until
 
 
 @pytest.mark.anyio
@@ -17,6 +19,7 @@ async def test_secret_is_needed(nsqd_auth: AuthNsqdServer) -> None:
     with pytest.raises(NSQError):
         async with Producer(nsqd_auth.tcp_address, auth_secret="other", connect_timeout=0.1) as producer:
             await producer.publish("t", b"x")
+    await until(lambda: len(nsqd_auth.auth.requests) >= 2)
     assert [(request.secret, request.remote_ip) for request in nsqd_auth.auth.requests][:2] == [
         ("secret", "127.0.0.1"),
         ("other", "127.0.0.1"),
@@ -73,7 +76,7 @@ def test_auth_server_fails_and_recovers(nsqd_auth: AuthNsqdServer) -> None:
         options: Any = {"auth_secret": "secret", "connect_timeout": 0.1}
         with pytest.raises(NSQError), BlockingProducer(nsqd_auth.tcp_address, **options) as producer:
             producer.publish("t", b"x")
-        assert fault.count >= 1
+        threads.until(lambda: fault.count)
     with BlockingProducer(nsqd_auth.tcp_address, auth_secret="secret") as producer:
         producer.publish("t", b"x")
 

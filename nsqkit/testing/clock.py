@@ -46,6 +46,9 @@ ANSWER_LIMIT: Final = 1.0
 TURN_LIMIT: Final = 1.0
 """Real seconds in which an event loop takes its turns; it takes none while a test blocks it."""
 
+TURN_WAITS: Final = 10
+"""Equal parts of ``TURN_LIMIT``: when the whole process stands still for longer, only one of them ends meanwhile."""
+
 QUIET: Final = 0.002
 """Real seconds without activity after which everything has reacted to a step."""
 
@@ -303,13 +306,15 @@ class ControlledClock:
         with self._lock:
             loops = list(self._loops.items())
         turns = [(key, loop, loop.start_turns()) for key, loop in loops]
-        end = time.monotonic() + TURN_LIMIT
+        waits_left = TURN_WAITS
         for key, loop, done in turns:
             if done is None:
                 with self._lock:
                     self._loops.pop(key, None)
             elif loop.is_running and (loop.late_turns is None or loop.late_turns.is_set()):
-                loop.late_turns = None if done.wait(max(end - time.monotonic(), 0)) else done
+                while not (are_over := done.wait(TURN_LIMIT / TURN_WAITS if waits_left else 0)) and waits_left:
+                    waits_left -= 1
+                loop.late_turns = None if are_over else done
 
     # ---- mode "auto" -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
 from nsqkit.producer import Producer
-from nsqkit.testing.clock import LOOKS_LIMIT, QUIET_LOOKS, WINDOW_NS, ControlledClock, Mode
+from nsqkit.testing.clock import LOOKS_LIMIT, QUIET_LOOKS, TURN_LIMIT, WINDOW_NS, ControlledClock, Mode
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish
@@ -133,6 +133,15 @@ class TestAdvance:
             tasks.cancel_scope.cancel()
         assert clock.now_ns() == 10 * NS_PER_S
         assert 400 < len(seconds) < 700
+
+    @pytest.mark.anyio
+    async def test_stall_does_not_end_the_wait_for_the_turns_of_a_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = ControlledClock("manual")
+        loop = clock.add_loop()
+        stalled = SimpleNamespace(monotonic=partial(next, count(step=2 * TURN_LIMIT)), sleep=lambda seconds: None)
+        monkeypatch.setattr(nsqkit.testing.clock, "time", stalled)
+        await clock.advance(0)
+        assert loop.late_turns is None
 
     def test_slow_looks_are_repeated_until_there_is_no_activity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """On a busy machine a look may take longer than the time without activity."""

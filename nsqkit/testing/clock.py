@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import anyio
@@ -47,7 +48,7 @@ TURN_LIMIT: Final = 1.0
 """Real seconds in which an event loop takes its turns; it takes none while a test blocks it."""
 
 TURN_WAITS: Final = 10
-"""Equal parts of ``TURN_LIMIT``: when the whole process stands still for longer, only one of them ends meanwhile."""
+"""Waits of equal length that make up ``TURN_LIMIT``; while the process is stopped, only one of them can end."""
 
 QUIET: Final = 0.002
 """Real seconds without activity after which everything has reacted to a step."""
@@ -306,15 +307,14 @@ class ControlledClock:
         with self._lock:
             loops = list(self._loops.items())
         turns = [(key, loop, loop.start_turns()) for key, loop in loops]
-        waits_left = TURN_WAITS
+        waits = repeat(TURN_LIMIT / TURN_WAITS, TURN_WAITS)
         for key, loop, done in turns:
             if done is None:
                 with self._lock:
                     self._loops.pop(key, None)
             elif loop.is_running and (loop.late_turns is None or loop.late_turns.is_set()):
-                while not (are_over := done.wait(TURN_LIMIT / TURN_WAITS if waits_left else 0)) and waits_left:
-                    waits_left -= 1
-                loop.late_turns = None if are_over else done
+                any(map(done.wait, waits))
+                loop.late_turns = None if done.is_set() else done
 
     # ---- mode "auto" -----------------------------------------------------------------------------------------------
 

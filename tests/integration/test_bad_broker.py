@@ -42,7 +42,7 @@ from tests.producer.stage import advancing
 pytestmark = pytest.mark.anyio
 
 WAIT_LIMIT = 60.0
-IMPATIENT: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
+DIALLING: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
 
 MESSAGE = encode_message(0, 1, message_id(1), body_of(1))
 
@@ -66,7 +66,7 @@ garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=list(GARBAGE))
 @asynccontextmanager
 async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBroker]]:
     broker = ScriptedBroker()
-    options = {"max_in_flight": 10, "close_timeout": 0, **IMPATIENT, **options}
+    options = {"max_in_flight": 10, "close_timeout": 0, **DIALLING, **options}
     with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options) as consumer:
             yield consumer, broker
@@ -77,7 +77,7 @@ async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBro
 async def producing(**options: Any) -> AsyncIterator[tuple[Producer, ScriptedBroker]]:
     broker = ScriptedBroker()
     with anyio.fail_after(WAIT_LIMIT):
-        async with Producer(ADDRESS, dial=broker.dial, **IMPATIENT, **options) as producer:
+        async with Producer(ADDRESS, dial=broker.dial, **DIALLING, **options) as producer:
             yield producer, broker
         await broker.close()  # the producer may have connected once more
 
@@ -479,7 +479,7 @@ async def test_bad_broker_does_not_disturb_the_others():
             dial=dial,
             max_in_flight=10,
             close_timeout=0,
-            **IMPATIENT,
+            **DIALLING,
         ) as consumer:
             async with await good.subscribe() as peer:
                 assert await peer.line() == b"RDY 10"

@@ -87,8 +87,12 @@ class World:
         self.share = PartitionShare(index=0, connections=(connection,), records_max=None, bytes_max=None)
         self.batches: dict[int, tuple[ReplaySlot, ...]] = {}
 
-    async def attempt(self, batch: int, **options) -> PartitionStats:
-        slots, stats = await drain_to_slots_async(self.spec, self.share, self.wal.partition(batch, 0), **options)
+    async def attempt(self, batch: int, *, count: int | None = None, **options) -> PartitionStats:
+        """Run an attempt; with ``count``, it takes that many messages, however late they arrive."""
+        spec, share = self.spec, self.share
+        if count is not None:
+            spec, share = attrs.evolve(spec, empty_for=10.0), attrs.evolve(share, records_max=count)
+        slots, stats = await drain_to_slots_async(spec, share, self.wal.partition(batch, 0), **options)
         assert self.batches.setdefault(batch, slots) == slots
         return stats
 
@@ -123,7 +127,7 @@ async def test_without_faults_a_batch_has_all_messages_and_a_replay_the_same_row
         nsqd.publish("t", *BODIES)
         store = FaultyStore()
         world = World(nsqd, store)
-        stats = await world.attempt(0)
+        stats = await world.attempt(0, count=COUNT)
         assert store.count >= OPERATIONS
         assert (stats.received_count, stats.finished_count, stats.byte_count) == (COUNT, COUNT, COUNT)
         assert (await world.attempt(0)).received_count == 0
@@ -147,7 +151,7 @@ async def test_an_attempt_that_is_killed_between_two_actions(point: int, moment:
 
         setattr(store, moment, kill)
         with pytest.raises(Killed):
-            await world.attempt(0)
+            await world.attempt(0, count=COUNT)
         nsqd.faults.clear()
         setattr(store, moment, lambda number, key: None)
         await world.attempt(0)
@@ -215,7 +219,7 @@ async def test_messages_that_time_out_in_nsqd_while_the_store_works(suffix: str)
                 nsqd.clock.advance(MSG_TIMEOUT)
 
         store.after = wait
-        stats = await world.attempt(0)
+        stats = await world.attempt(0, count=COUNT)
         await world.finish(1)
         world.assert_each_once()
         if suffix == "0.slot":
@@ -236,7 +240,7 @@ async def test_a_slow_store_keeps_its_messages():
                 nsqd.clock.advance(3 * MSG_TIMEOUT)
 
         store.after = wait
-        stats = await world.attempt(0, clock=nsqd.clock)
+        stats = await world.attempt(0, count=COUNT, clock=nsqd.clock)
         channel = nsqd.topic("t").channel("c")
         assert (channel.timeout_count, stats.finish_failed_count) == (0, 0)
         assert stats.touched_count > 0
@@ -283,7 +287,7 @@ async def kill_at_first_slot(world: World, nsqd: NsqdServer, store: FaultyStore)
 
     store.after = kill
     with pytest.raises(Killed):
-        await world.attempt(0)
+        await world.attempt(0, count=COUNT)
     nsqd.faults.clear()
     store.after = lambda number, key: None
 
@@ -384,10 +388,10 @@ async def test_one_id_from_two_nsqds_is_two_messages():
         message_id = one.inject("t", b"1", channel="c", attempts=1)
         assert two.inject("t", b"2", channel="c", attempts=1, id=message_id) == message_id
         world = World(one, MemoryStore())
-        await world.attempt(0)
+        await world.attempt(0, count=1)
         other = World(two, world.wal.store)
         other.wal = world.wal
-        await other.attempt(1)
+        await other.attempt(1, count=1)
         assert [len(rows_of(world.wal.partition(n, 0), w.batches[n])) for n, w in enumerate([world, other])] == [1, 1]
 
 
@@ -400,7 +404,7 @@ async def test_a_node_that_is_gone_is_an_empty_partition_of_a_stream():
         nsqd.start()
         nsqd.publish("t", *BODIES)
         assert (await world.attempt(0)).received_count == 0
-        assert (await world.attempt(1)).unreachable_count == 0
+        assert (await world.attempt(1, count=COUNT)).unreachable_count == 0
         world.assert_each_once()
 
 
@@ -421,7 +425,7 @@ async def test_rdy_does_not_limit_a_batch():
     with NsqdServer() as nsqd:
         nsqd.publish("t", *(b"x" for _ in range(50)))
         world = World(nsqd, MemoryStore())
-        assert (await world.attempt(0)).finished_count == 50
+        assert (await world.attempt(0, count=50)).finished_count == 50
 
 
 class Fault(enum.Enum):

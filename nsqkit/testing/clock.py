@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
@@ -24,7 +25,7 @@ from nsqkit.testing.blocking import wait
 from nsqkit.testing.deadlines import LoopDeadlines, running_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from nsqkit.options.durations import Seconds
 
@@ -92,15 +93,15 @@ class ControlledClock:
     """A clock that a test controls, for brokers and clients (``nsqkit.clock.Clock``).
 
     Args:
-        mode: "running": the real time, and ``advance`` adds to it. "manual": it stands still but for ``advance``.
-            "auto": it stands still, and when there is no traffic on any connection and no new deadline for 10 ms, it
-            moves to the next deadline. "real": the real time; it cannot be moved.
+        mode: "running": the real time; ``advance`` adds to it, and no real time counts meanwhile. "manual": it stands
+            still but for ``advance``. "auto": it stands still, and when there is no traffic on any connection and no
+            new deadline for 10 ms, it moves to the next deadline. "real": the real time; it cannot be moved.
         start_ns: the first time, ns since the Unix epoch; by default the present time, for "manual" and "auto"
             2024-01-01.
 
     Attributes:
         mode: the mode.
-        stands: True if it does not follow the real time.
+        stands: True while it does not follow the real time.
 
     Raises:
         OptionError: there is no such mode.
@@ -119,14 +120,17 @@ class ControlledClock:
         if start_ns is None:
             start_ns = START_NS if mode in {"manual", "auto"} else time.time_ns()
         self.stands = mode in {"manual", "auto"}
-        self._elapsed_ns: Callable[[], int] = _stand if self.stands else time.monotonic_ns
-        self._base_ns = start_ns - self._elapsed_ns()
+        # The parts of the time: one attribute, since other threads read it while it changes.
+        self._parts: tuple[int, Callable[[], int]] = (start_ns, _stand)
+        if not self.stands:
+            self._run()
 
     # ---- as a Clock ------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
-        return self._base_ns + self._elapsed_ns()
+        base_ns, elapsed_ns = self._parts
+        return base_ns + elapsed_ns()
 
     async def wait_until(self, deadline_ns: int) -> None:
         """Return at ``deadline_ns``, or a rounding error before it."""
@@ -210,7 +214,7 @@ class ControlledClock:
     # ---- moving, in any thread without an event loop ---------------------------------------------------------------
 
     def _advance(self, left_ns: int) -> None:
-        with self._stepping:
+        with self._still():
             answered = self._begin()
             next_ns: int | None = None
             step_count = 0
@@ -228,13 +232,33 @@ class ControlledClock:
                 self._step(step_ns, answered)
 
     def _advance_to_next(self) -> None:
-        with self._stepping:
+        with self._still():
             answered = self._begin()
             now_ns = self.now_ns()
             next_ns = self._next_deadline(now_ns)
             if next_ns is None:
                 raise RuntimeError("nothing waits for the clock, so there is no next deadline")
             self._step(next_ns - now_ns, answered)
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """Stop a running clock: a deadline that passed by itself could come together with the next one."""
+        with self._stepping:
+            runs = not self.stands
+            if runs:
+                self.stands = True
+                self._take_turns()  # no event loop waits for the real time from now on
+                self._parts = (self.now_ns(), _stand)
+            try:
+                yield
+            finally:
+                if runs:
+                    self._run()
+                    self.stands = False
+                    self._take_turns()
+
+    def _run(self) -> None:
+        self._parts = (self.now_ns() - time.monotonic_ns(), time.monotonic_ns)
 
     def _begin(self) -> dict[Participant, int]:
         """Let the effects of earlier actions come; return the heartbeats that are not waited for."""
@@ -243,7 +267,7 @@ class ControlledClock:
         return {participant: participant.heartbeat_count for participant in self._all_participants()}
 
     def _step(self, step_ns: int, answered: dict[Participant, int]) -> None:
-        self._base_ns += step_ns
+        self._parts = (self.now_ns() + step_ns, _stand)
         self._settle(answered)
 
     def _settle(self, answered: dict[Participant, int] | None) -> None:

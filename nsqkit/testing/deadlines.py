@@ -25,7 +25,7 @@ class Time(Protocol):
     """The part of a clock that deadlines depend on."""
 
     stands: bool
-    """True if the clock does not follow the real time."""
+    """True while the clock does not follow the real time."""
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
@@ -97,7 +97,7 @@ class LoopDeadlines:
             scope.deadline = math.inf
 
     def apply(self) -> None:
-        """Cancel the scopes whose deadlines have come, and those of a running clock at the right real time."""
+        """Cancel the scopes whose deadlines have come, and those of a clock that runs at the right real time."""
         for scope, deadline_ns in self._items():
             self._apply(scope, deadline_ns)
 
@@ -107,7 +107,9 @@ class LoopDeadlines:
             with self._lock:
                 self._deadlines.pop(scope, None)
             scope.cancel()
-        elif not self._time.stands:
+        elif self._time.stands:
+            scope.deadline = math.inf
+        else:
             # Event loops wait for whole milliseconds. Rounded up, a wait is seldom too short.
             scope.deadline = self._loop_time() + math.ceil(left_ns / 1e6) / 1e3
 

@@ -245,11 +245,11 @@ class ControlledClock:
         """Stop a running clock: a deadline that passed by itself could come together with the next one."""
         with self._stepping:
             runs = not self.stands
-            if runs:
-                self.stands = True
-                self._take_turns()  # no event loop waits for the real time from now on
-                self._parts = (self.now_ns(), _stand)
             try:
+                if runs:
+                    self.stands = True
+                    self._take_turns()  # no event loop waits for the real time from now on
+                    self._parts = (self.now_ns(), _stand)
                 yield
             finally:
                 if runs:

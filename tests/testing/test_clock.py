@@ -143,6 +143,19 @@ class TestAdvance:
             await clock.advance(3600)
         assert not clock.stands
 
+    def test_running_clock_runs_again_after_an_interrupt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = ControlledClock()
+        turns = iter([KeyboardInterrupt])
+
+        def interrupt_once() -> None:
+            if error := next(turns, None):
+                raise error
+
+        monkeypatch.setattr(clock, "_take_turns", interrupt_once)
+        with pytest.raises(KeyboardInterrupt):
+            clock.advance(1)
+        assert not clock.stands
+
     @pytest.mark.anyio
     async def test_many_deadlines_are_handled_together(self) -> None:
         clock = ControlledClock("manual", start_ns=0)

@@ -1,6 +1,6 @@
 """A run that ends: its figures, the messages that it leaves, and the wait for messages in flight.
 
-        run ─▶ in flight elsewhere? ─▶ wait, at most one message timeout ─▶ run once more ─▶ report
+        run ─▶ in flight elsewhere? ─▶ wait, at most one message timeout ─▶ any that wait? ─▶ run once more ─▶ report
 
 A partition without messages cannot see those that nsqd has delivered elsewhere, such as those of an executor that was
 killed: nsqd delivers them again after their timeout. So a run may end early, with messages left. It says so.
@@ -70,11 +70,11 @@ def run_bounded(
     left = find_backlog()
     if spec.wait_in_flight and all(stats.stop_reason is StopReason.EMPTY for stats in partitions):
         until_ns = now_ns() + round((spec.msg_timeout + SCAN) * NS_PER_S)
-        is_early = left is not None and left.in_flight > 0
         while left is not None and left.in_flight and now_ns() < until_ns:
             sleep(POLL)
             left = find_backlog()
-        if is_early and left is not None and left.depth:
+        # They may have come back between the end of the run and the first look, so that none was seen in flight.
+        if left is not None and left.depth:
             partitions += run(_rest(spec, partitions))
             left = find_backlog()
     stats = RunStats(partitions=tuple(partitions), left=left)

@@ -41,11 +41,16 @@ class Job:
 
     Args:
         states: the messages that are left from a time on, by seconds.
+        stop_reason: why each run ends.
+        seconds: the time between the last message that a run takes and its end.
     """
 
-    def __init__(self, states: dict[float, Backlog | None], stop_reason: StopReason = StopReason.EMPTY) -> None:
+    def __init__(
+        self, states: dict[float, Backlog | None], stop_reason: StopReason = StopReason.EMPTY, seconds: float = 0
+    ) -> None:
         self.states = states
         self.stop_reason = stop_reason
+        self.seconds = seconds
         self.now = 0.0
         self.run_at: list[float] = []
         self.specs: list[ConsumerSpec] = []
@@ -59,6 +64,7 @@ class Job:
         self.specs.append(spec)
         if left is not None:
             self.states[self.now] = attrs.evolve(left, depth=0)
+        self.now += self.seconds
         return [partition_stats(left.depth if left else 7, self.stop_reason)]
 
     def sleep(self, seconds: float) -> None:
@@ -117,10 +123,18 @@ def test_the_wait_ends_after_a_message_timeout():
     assert 2.0 <= job.now <= 3.5
 
 
-def test_messages_of_a_live_publisher_do_not_prolong_a_run():
-    job = Job({0: backlog(), 0.001: backlog(depth=1)})
-    job.start(wait_in_flight=True)
-    assert job.run_at == [0]
+def test_messages_that_come_back_before_the_first_look_are_consumed():
+    job = Job({0: backlog(depth=10, in_flight=20), 0.9: backlog(depth=20)}, seconds=1)
+    stats = job.start(wait_in_flight=True)
+    assert job.run_at == [0, 1]
+    assert stats.finished_count == 30
+    assert stats.left == backlog()
+
+
+def test_messages_of_a_live_publisher_prolong_a_run_once():
+    job = Job({0: backlog(), 0.9: backlog(depth=1), 1.9: backlog(depth=1)}, seconds=1)
+    assert job.start(wait_in_flight=True).left == backlog(depth=1)
+    assert job.run_at == [0, 1]
 
 
 @pytest.mark.parametrize("reason", [StopReason.COUNT, StopReason.DEADLINE])

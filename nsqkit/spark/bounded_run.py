@@ -1,6 +1,6 @@
 """A run that ends: its figures, the messages that it leaves, and the wait for messages in flight.
 
-        run ─▶ in flight elsewhere? ─▶ wait, at most one message timeout ─▶ any that wait? ─▶ run once more ─▶ report
+        run ─▶ in flight elsewhere? ─▶ wait, at most one message timeout ─▶ depth left? ─▶ run once more ─▶ report
 
 A partition without messages cannot see those that nsqd has delivered elsewhere, such as those of an executor that was
 killed: nsqd delivers them again after their timeout. So a run may end early, with messages left. It says so.
@@ -73,7 +73,7 @@ def run_bounded(
         while left is not None and left.in_flight and now_ns() < until_ns:
             sleep(POLL)
             left = find_backlog()
-        # They may have come back between the end of the run and the first look, so that none was seen in flight.
+        # Messages that came back between the end of the run and the first look were never seen in flight.
         if left is not None and left.depth:
             partitions += run(_rest(spec, partitions))
             left = find_backlog()

@@ -554,7 +554,7 @@ def test_hanging_handler_delays_close_by_close_timeout(nsqd):
         fill(nsqd, b"1")
         running = start(consumer.run, handle)
         assert begun.wait(WAIT_LIMIT)
-    assert waiting(nsqd) == 1
+    until(lambda: waiting(nsqd) == 1)
     may_end.set()
     running.result(WAIT_LIMIT)
 

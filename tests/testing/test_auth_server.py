@@ -17,7 +17,7 @@ async def test_secret_is_needed(nsqd_auth: AuthNsqdServer) -> None:
     async with Producer(nsqd_auth.tcp_address, auth_secret="secret") as producer:
         await producer.publish("t", b"x")
     with pytest.raises(NSQError):
-        async with Producer(nsqd_auth.tcp_address, auth_secret="other", connect_timeout=0.1) as producer:
+        async with Producer(nsqd_auth.tcp_address, auth_secret="other", connect_timeout=1.5) as producer:
             await producer.publish("t", b"x")
     await until(lambda: len(nsqd_auth.auth.requests) >= 2)
     assert [(request.secret, request.remote_ip) for request in nsqd_auth.auth.requests][:2] == [
@@ -73,7 +73,7 @@ def test_request_has_the_values_of_the_client_by_either_method(method: str) -> N
 def test_auth_server_fails_and_recovers(nsqd_auth: AuthNsqdServer) -> None:
     nsqd_auth.auth.grant("secret")
     with nsqd_auth.auth.faults.status(500) as fault:
-        options: Any = {"auth_secret": "secret", "connect_timeout": 0.1}
+        options: Any = {"auth_secret": "secret", "connect_timeout": 1.5}
         with pytest.raises(NSQError), BlockingProducer(nsqd_auth.tcp_address, **options) as producer:
             producer.publish("t", b"x")
         threads.until(lambda: fault.count)

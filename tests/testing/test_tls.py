@@ -57,7 +57,7 @@ def test_broker_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     yesterday = datetime.now(UTC) - timedelta(days=1)
     with TLSNsqdServer(Certificates.make(tmp_path, not_after=yesterday)) as nsqd:
         with pytest.raises(NSQError, match="certificate has expired"):
-            options: Any = {"tls_v1": True, "tls_root_ca_file": nsqd.ca_file, "connect_timeout": 0.5}
+            options: Any = {"tls_v1": True, "tls_root_ca_file": nsqd.ca_file, "connect_timeout": 1.5}
             with BlockingProducer(nsqd.tcp_address, **options) as producer:
                 producer.publish("t", b"x")
 

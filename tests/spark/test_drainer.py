@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Broker
 
 BODIES = [b"%d" % n for n in range(100)]
+BUSY = 1.5
+"""Seconds that a first delivery may take on a busy machine."""
 
 
 def run(broker: Broker, process: Callable, **options) -> PartitionStats:
-    options = {"empty_for": 0.3, "linger": 0.01, "partitions": 1, **options}
+    options = {"empty_for": BUSY, "linger": 0.01, "partitions": 1, **options}
     spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
     return drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], process)
 
@@ -68,7 +70,7 @@ def test_nothing_is_finished_before_it_is_processed(broker: Broker):
         assert broker.depth("t", "c") >= 100 - processed
         processed += len(rows)
 
-    run(broker, process, max_in_flight=20)
+    run(broker, process, max_in_flight=20, max_messages=100)
     assert processed == 100
     assert broker.depth("t", "c") == 0
 
@@ -110,7 +112,7 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
     for broker in brokers:
         broker.publish("t", BODIES)
     spec = ConsumerSpec(
-        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.3
+        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, max_messages=200
     )
     rows: list = []
     drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
@@ -205,7 +207,7 @@ def acks_of(rows: list[MessageRow]) -> list[Ack]:
 
 def test_an_ack_requeues_one_message_and_finishes_the_others(broker: Broker):
     broker.publish("t", BODIES)
-    stats = run(broker, acks_of, max_in_flight=20)
+    stats = run(broker, acks_of, max_in_flight=20, max_messages=100)
     assert (stats.finished_count, stats.requeued_count, stats.finish_failed_count) == (99, 1, 0)
     assert broker.depth("t", "c") == 0
     deferred = broker.portal.call(lambda: len(broker.channel("t", "c").deferred))
@@ -248,7 +250,7 @@ def test_a_refused_fin_is_counted():
 
 def test_received_rows_are_finished_before_they_are_returned(broker: Broker):
     broker.publish("t", BODIES)
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=0.3, linger=0.01)
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=BUSY, linger=0.01)
     (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
     rows, stats = receive_rows(spec, share)
     assert sorted(row.body for row in rows) == sorted(BODIES)
@@ -260,7 +262,7 @@ def test_a_row_whose_fin_may_have_failed_is_not_returned():
     """At most once: nsqd has finished the messages, and the connection ended before its answer."""
     with NsqdServer() as nsqd:
         nsqd.publish("t", *BODIES[:4])
-        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=0.3)
+        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], max_messages=4)
         (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
         nsqd.faults.reset(command="ERROR", times=1)
         rows, stats = receive_rows(spec, share)

@@ -42,7 +42,7 @@ BODIES = sorted(b"%s-%d" % (name, n) for name in (b"a", b"b") for n in range(COU
 
 
 def make_spec(brokers: list[Broker], **options: Any) -> ConsumerSpec:
-    options = {"partitions": 4, "max_in_flight": 1000, "empty_for": 0.5, **options}
+    options = {"partitions": 4, "max_in_flight": 1000, "empty_for": 1.5, **options}
     return ConsumerSpec(
         topics="t",
         channel="c",
@@ -226,7 +226,7 @@ def test_nsqds_are_found_by_nsqlookupd(sc: Any):
         lookupd = running.enter_context(NsqlookupdServer())
         start_nsqd(running, [lookupd], ["t"])
         spec = ConsumerSpec(
-            topics="t", channel="c", lookupd_http_addresses=[lookupd.http_address], partitions=2, empty_for=0.5
+            topics="t", channel="c", lookupd_http_addresses=[lookupd.http_address], partitions=2, max_messages=1
         )
         stats = foreach_partition(sc, spec, print)
     assert stats.finished_count == 1

@@ -36,7 +36,8 @@ def spec(broker: Broker) -> ConsumerSpec:
         nsqd_tcp_addresses=(broker.address,),
         partitions=2,
         max_in_flight=500,
-        empty_for=0.3,
+        max_messages=COUNT,
+        empty_for=1.5,  # for a first delivery on a busy machine
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
-import attrs
 import pytest
 
 from nsqkit import Message
@@ -17,7 +16,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import NotConnected, OptionError
-from nsqkit.spark.batch_plan import named_nodes, plan_spec
+from nsqkit.spark.batch_plan import PartitionShare, named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drainer import (
     FINISH,
@@ -33,19 +32,26 @@ from nsqkit.spark.reception import Reception
 from nsqkit.spark.schema import MessageRow
 from nsqkit.testing import NsqdServer
 from tests.peers import settle
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
 
 BODIES = [b"%d" % n for n in range(100)]
-BUSY = 1.5
-"""Seconds that a first delivery may take on a busy machine."""
+
+
+def make_spec(*addresses: str, **options) -> ConsumerSpec:
+    options = {"empty_for": FIRST_DELIVERY_MAX, "partitions": 1, **options}
+    return ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=addresses, **options)
+
+
+def make_share(spec: ConsumerSpec) -> PartitionShare:
+    return plan_spec(spec, named_nodes(spec))[0]
 
 
 def run(broker: Broker, process: Callable, **options) -> PartitionStats:
-    options = {"empty_for": BUSY, "linger": 0.01, "partitions": 1, **options}
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
-    return drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], process)
+    spec = make_spec(broker.address, linger=0.01, **options)
+    return drain_to_handler(spec, make_share(spec), process)
 
 
 def test_everything_is_processed_and_finished(broker: Broker):
@@ -111,28 +117,26 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
     brokers = [make_broker(), make_broker()]
     for broker in brokers:
         broker.publish("t", BODIES)
-    spec = ConsumerSpec(
-        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, max_messages=200
-    )
+    spec = make_spec(*(broker.address for broker in brokers), max_messages=200)
     rows: list = []
-    drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
+    drain_to_handler(spec, make_share(spec), rows.extend)
     assert len(rows) == len({row.key for row in rows}) == 200
 
 
 def test_an_unreachable_nsqd_raises_not_connected():
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=1.5)
+    spec = make_spec("127.0.0.1:1", connect_timeout=1.5)
     with pytest.raises(NotConnected, match=r"no subscription within 1.5 seconds: 127\.0\.0\.1:1: cannot conn"):
-        drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], print)
+        drain_to_handler(spec, make_share(spec), print)
 
 
 @pytest.mark.anyio
 async def test_the_connect_timeout_follows_the_clock():
     async def consume() -> None:
         with pytest.raises(NotConnected, match="no subscription within 100 seconds"):
-            await drain_to_handler_async(spec, plan_spec(spec, named_nodes(spec))[0], print, clock)
+            await drain_to_handler_async(spec, make_share(spec), print, clock)
 
     clock = ManualClock()
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=100.0)
+    spec = make_spec("127.0.0.1:1", connect_timeout=100.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(consume)
         await settle()
@@ -142,15 +146,13 @@ async def test_the_connect_timeout_follows_the_clock():
 @pytest.mark.anyio
 async def test_the_deadline_follows_the_clock():
     async def consume() -> None:
-        stats.append(await drain_to_handler_async(spec, plan_spec(spec, named_nodes(spec))[0], print, clock))
+        stats.append(await drain_to_handler_async(spec, make_share(spec), print, clock))
 
     clock = ManualClock()
     stats: list[PartitionStats] = []
     options = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
     async with Nsqd(options) as nsqd, anyio.create_task_group() as tasks:
-        spec = ConsumerSpec(
-            topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9
-        )
+        spec = make_spec(nsqd.tcp_address, empty_for=None, deadline=0.9)
         tasks.start_soon(consume)
         while not any(subscription.rdy_count for subscription in nsqd.broker.sessions.by_subscription):
             await anyio.lowlevel.checkpoint()
@@ -234,8 +236,7 @@ def test_an_answer_that_is_no_list_of_acks_fails_the_partition(broker: Broker, a
 def test_a_refused_fin_is_counted():
     with NsqdServer() as nsqd:
         nsqd.publish("t", *BODIES[:4])
-        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], max_messages=4)
-        (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+        spec = make_spec(nsqd.tcp_address, max_messages=4)
         late: list[MessageRow] = []
 
         def handle(rows: list[MessageRow]) -> None:
@@ -243,16 +244,15 @@ def test_a_refused_fin_is_counted():
                 nsqd.clock.advance(60)  # this end does not follow nsqd's clock, and touches nothing
             late.extend(rows)
 
-        stats = drain_to_handler(spec, share, handle)
+        stats = drain_to_handler(spec, make_share(spec), handle)
         assert stats.finish_failed_count >= 2
         assert stats.finished_count + stats.finish_failed_count == 4
 
 
 def test_received_rows_are_finished_before_they_are_returned(broker: Broker):
     broker.publish("t", BODIES)
-    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=BUSY, linger=0.01)
-    (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
-    rows, stats = receive_rows(spec, share)
+    spec = make_spec(broker.address, linger=0.01)
+    rows, stats = receive_rows(spec, make_share(spec))
     assert sorted(row.body for row in rows) == sorted(BODIES)
     assert broker.depth("t", "c") == 0
     assert (stats.received_count, stats.finished_count, stats.stop_reason) == (100, 100, StopReason.EMPTY)
@@ -262,10 +262,9 @@ def test_a_row_whose_fin_may_have_failed_is_not_returned():
     """At most once: nsqd has finished the messages, and the connection ended before its answer."""
     with NsqdServer() as nsqd:
         nsqd.publish("t", *BODIES[:4])
-        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], max_messages=4)
-        (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+        spec = make_spec(nsqd.tcp_address)
         nsqd.faults.reset(command="ERROR", times=1)
-        rows, stats = receive_rows(spec, share)
+        rows, stats = receive_rows(spec, make_share(spec))
         assert (rows, stats.received_count, stats.finished_count) == ([], 4, 0)
 
 

@@ -32,18 +32,17 @@ from nsqkit.spark.schema import MessageRow
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_ready, encode_subscribe
 from tests.peers import settle
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
 
 HTTP = {"http_address": "127.0.0.1:0"}
-BUSY = 1.5
-"""Seconds that a first delivery may take on a busy machine."""
 
 
 def make_spec(brokers: Iterable[Broker], **options: Any) -> ConsumerSpec:
     brokers = list(brokers)
-    options = {"partitions": 1, "empty_for": BUSY, "linger": 0.01, **options}
+    options = {"partitions": 1, "empty_for": FIRST_DELIVERY_MAX, "linger": 0.01, **options}
     return ConsumerSpec(
         topics="t",
         channel="c",
@@ -170,7 +169,8 @@ def test_a_run_after_a_crash_waits_for_the_messages_in_flight(make_broker: Calla
     broker = make_broker(**HTTP)
     broker.publish("t", [b"%d" % number for number in range(30)])
     die_with_messages(broker, 20, msg_timeout_ms=1000)
-    stats = run(make_spec([broker], empty_for=0.3, wait_in_flight=True), print)
+    empty_for = 0.3  # less than the message timeout, so that 20 messages are in flight when the first run ends
+    stats = run(make_spec([broker], empty_for=empty_for, wait_in_flight=True), print)
     assert stats.finished_count == 30
     assert [channel_count(broker, name) for name in ("depth", "in_flight_count")] == [0, 0]
 

@@ -22,6 +22,7 @@ from nsqkit.spark.schema import KEY_COLUMNS
 from nsqkit.spark.sink import ParquetSink
 from nsqkit.testing.servers import NsqlookupdServer
 from tests.spark.test_discovery import start_nsqd
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -42,7 +43,7 @@ BODIES = sorted(b"%s-%d" % (name, n) for name in (b"a", b"b") for n in range(COU
 
 
 def make_spec(brokers: list[Broker], **options: Any) -> ConsumerSpec:
-    options = {"partitions": 4, "max_in_flight": 1000, "empty_for": 1.5, **options}
+    options = {"partitions": 4, "max_in_flight": 1000, "empty_for": FIRST_DELIVERY_MAX, **options}
     return ConsumerSpec(
         topics="t",
         channel="c",

@@ -21,6 +21,7 @@ from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalTask
 from nsqkit.spark.schema import BATCH_SHIFT, PARTITION_SHIFT, arrow_schema
 from nsqkit.spark.slots.local_store import LocalStore
 from nsqkit.spark.slots.maintenance import OrphanPolicy, create_wal
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -37,7 +38,7 @@ def spec(broker: Broker) -> ConsumerSpec:
         partitions=2,
         max_in_flight=500,
         max_messages=COUNT,
-        empty_for=1.5,  # for a first delivery on a busy machine
+        empty_for=FIRST_DELIVERY_MAX,
     )
 
 

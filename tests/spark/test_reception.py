@@ -13,16 +13,15 @@ from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception, receiving
 from nsqkit.testing import NsqdServer
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 pytestmark = pytest.mark.anyio
 
 UNREACHABLE = "127.0.0.1:1"
-BUSY = 1.5
-"""Seconds that a first delivery may take on a busy machine."""
 
 
 def make_spec(*addresses: str, **options) -> ConsumerSpec:
-    options = {"topics": "t", "empty_for": BUSY, "linger": 0.01, **options}
+    options = {"topics": "t", "empty_for": FIRST_DELIVERY_MAX, "linger": 0.01, **options}
     return ConsumerSpec(channel="c", nsqd_tcp_addresses=addresses, **options)
 
 

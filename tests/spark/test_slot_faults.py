@@ -31,6 +31,7 @@ from nsqkit.spark.slots.store import SlotStore
 from nsqkit.spark.slots.wal import PartitionWal, Wal
 from nsqkit.testing import NsqdServer
 from tests.spark.slots.memory_store import MemoryStore
+from tests.spark.time_limits import FIRST_DELIVERY_MAX
 
 pytestmark = pytest.mark.anyio
 
@@ -330,7 +331,7 @@ async def test_a_second_attempt_waits_while_the_first_one_adds_slots():
         nsqd.publish("t", *BODIES)
         store = FaultyStore()
         other = FaultyStore(store.values)
-        first, second = World(nsqd, store, empty_for=1.5), World(nsqd, other, empty_for=1.5)
+        first, second = (World(nsqd, each, empty_for=FIRST_DELIVERY_MAX) for each in (store, other))
         has_stored, has_looked = threading.Event(), threading.Semaphore(0)
 
         def wait(number: int, key: str) -> None:
@@ -354,7 +355,7 @@ async def test_an_attempt_that_loses_a_slot_holds_no_messages_while_it_waits():
         nsqd.publish("t", *BODIES)
         store = FaultyStore()
         stores = [store, FaultyStore(store.values)]
-        worlds = [World(nsqd, store, empty_for=1.5) for store in stores]
+        worlds = [World(nsqd, store, empty_for=FIRST_DELIVERY_MAX) for store in stores]
         are_receiving = threading.Barrier(2)
 
         def wait(number: int, key: str) -> None:

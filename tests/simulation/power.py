@@ -29,7 +29,7 @@ from tests.simulation.damages import Damages
 from tests.simulation.data_path import check_deleted, check_emptied
 from tests.simulation.power_machine import Client, Machine
 from tests.simulation.power_rules import Rules, all_in
-from tests.simulation.promises import CHANNELS, Ledger, WatchedStorage
+from tests.simulation.promises import CHANNELS, Ledger, Publish, WatchedStorage
 
 MS = 1_000_000
 TOPICS = (b"t", b"u")
@@ -365,6 +365,7 @@ class World:
         publishers = [client for client in self._clients if not client.channel]
         client = random.choice(publishers) if len(publishers) > 2 else self._connect(machine)
         data = b""
+        new: list[Publish] = []
         for _ in range(random.choice((1, 1, 1, 3))):
             bodies = [self._body() for _ in range(random.choice((1, 1, 2, 7)))]
             topic, publishes = random.choice(TOPICS), [bodies]
@@ -378,9 +379,13 @@ class World:
                 publishes += [[self._body()] for _ in range(self._run_length - 1)]
                 data += b"".join(encode_publish(topic, body) for (body,) in publishes)
             places = set(found.channels) if (found := machine.broker.topics.get(topic)) else set()
-            client.waiting += [self.ledger.publish(topic, bodies, set(places)) for bodies in publishes]
+            new += [self.ledger.publish(topic, bodies, set(places)) for bodies in publishes]
             self._note("publish to %s: %s", topic, publishes)
+        client.waiting += new
+        was_failing = self.disk.is_failing
         (session := client.session).receive_data(data, self.now_ns)
+        if was_failing:
+            self._rules.refusals.put(new, self.disk.files)
         if self.options.durability == "fsync" and not (self.disk.is_failing or session.ended or session.outbox_full):
             conclude(13, machine.broker.health == "OK", f"health is {machine.broker.health} after messages were stored")
 

@@ -42,6 +42,7 @@ class Publish:
     bodies: list[bytes]
     places: set[bytes]
     is_there: bool = True  # its topic was not deleted
+    stored_in: set[str] = attrs.field(factory=set)  # with a failing disk: the queues with one of them in a file
 
 
 @attrs.define

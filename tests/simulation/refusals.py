@@ -1,9 +1,9 @@
 """Publishes that a broker has refused since a disk failed: what may be delivered of them all the same.
 
 A channel gives up a message that another one could not store, unless it is in a file from which it cannot be removed.
-So a message that is in no file when its publisher gets the error is lost, and must not be delivered. The same holds for
-all publishes behind it on its connection, since nsqd reads no command after such an error. Of a large MPUB, the parts
-that were put before are kept.
+So a message that is in no file after it was put, nor when its publisher gets the error, is lost, and must not be
+delivered. The same holds for all publishes behind it on its connection, since nsqd reads no command after such an
+error. Of a large MPUB, the parts that were put before are kept.
 """
 
 from __future__ import annotations
@@ -38,11 +38,20 @@ class Refusals:
     def __init__(self) -> None:
         self._by_body: dict[bytes, _Refused] = {}
 
+    def put(self, publishes: Iterable[Publish], files: Mapping[str, bytes]) -> None:
+        """Record where messages are that were put just now.
+
+        Their answer waits for a sync. Until then a topic may pass on those that stay in a complete file, or the file
+        may be damaged.
+        """
+        for publish in publishes:
+            publish.stored_in.update(_queues_with(publish.bodies, files))
+
     def refuse(self, publish: Publish, behind: Iterable[Publish], files: Mapping[str, bytes]) -> None:
         """Record a refused publish and those behind it on its connection, and where their messages are now."""
         has_parts = len(publish.bodies) > 1 and batch.PART_COUNT_MAX < PART_COUNT_MIN
         for refused in behind if has_parts else (publish, *behind):
-            stored_in = set(_queues_with(refused.bodies, files))
+            stored_in = refused.stored_in.union(_queues_with(refused.bodies, files))
             self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
 
     def cut(self, files: Mapping[str, bytes]) -> None:

@@ -382,7 +382,7 @@ class World:
             new += [self.ledger.publish(topic, bodies, set(places)) for bodies in publishes]
             self._note("publish to %s: %s", topic, publishes)
         client.waiting += new
-        was_failing = self.disk.is_failing
+        was_failing = self.disk.is_failing  # the last failure may be that of this publish
         (session := client.session).receive_data(data, self.now_ns)
         if was_failing:
             self._rules.refusals.put(new, self.disk.files)

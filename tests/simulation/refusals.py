@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from nsqkit.broker.core.topics import batch
 from tests.simulation.broken import conclude
 from tests.simulation.data_path import HEADER_LENGTH
@@ -24,19 +22,11 @@ PART_COUNT_MIN: Final = 100
 """Messages of all publishes that a world puts together, unless the parts of a batch are smaller."""
 
 
-@attrs.define(eq=False)
-class _Refused:
-    """A refused publish: its topic, and the queues with one of its messages in a file."""
-
-    topic: bytes
-    stored_in: set[str]
-
-
 class Refusals:
     """The refused publishes of one broker."""
 
     def __init__(self) -> None:
-        self._by_body: dict[bytes, _Refused] = {}
+        self._by_body: dict[bytes, Publish] = {}
 
     def put(self, publishes: Iterable[Publish], files: Mapping[str, bytes]) -> None:
         """Record where messages are that were put just now.
@@ -50,9 +40,10 @@ class Refusals:
     def refuse(self, publish: Publish, behind: Iterable[Publish], files: Mapping[str, bytes]) -> None:
         """Record a refused publish and those behind it on its connection, and where their messages are now."""
         has_parts = len(publish.bodies) > 1 and batch.PART_COUNT_MAX < PART_COUNT_MIN
-        for refused in behind if has_parts else (publish, *behind):
-            stored_in = refused.stored_in.union(_queues_with(refused.bodies, files))
-            self._by_body.update(dict.fromkeys(refused.bodies, _Refused(refused.topic, stored_in)))
+        publishes = tuple(behind) if has_parts else (publish, *behind)
+        self.put(publishes, files)
+        for refused in publishes:
+            self._by_body.update(dict.fromkeys(refused.bodies, refused))
 
     def cut(self, files: Mapping[str, bytes]) -> None:
         """Record where their messages are after a power cut, which may bring back bytes that were cut off."""

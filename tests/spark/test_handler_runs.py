@@ -169,8 +169,8 @@ def test_a_run_after_a_crash_waits_for_the_messages_in_flight(make_broker: Calla
     broker = make_broker(**HTTP)
     broker.publish("t", [b"%d" % number for number in range(30)])
     die_with_messages(broker, 20, msg_timeout_ms=1000)
-    empty_for = 0.3  # less than the message timeout, so that 20 messages are in flight when the first run ends
-    stats = run(make_spec([broker], empty_for=empty_for, wait_in_flight=True), print)
+    # Less than the message timeout, so that 20 messages are in flight when the first run ends.
+    stats = run(make_spec([broker], empty_for=0.3, wait_in_flight=True), print)
     assert stats.finished_count == 30
     assert [channel_count(broker, name) for name in ("depth", "in_flight_count")] == [0, 0]
 

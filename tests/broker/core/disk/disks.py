@@ -5,8 +5,9 @@ Everything that was not synced may be lost, in all the ways in which a disk can 
                             after ``kill``   after ``power_cut``
     bytes of a file         all              those of its last sync, and a part of the later writes, in order, cut at
                                              any byte; behind the cut nothing (``zeros=True``: perhaps zeros, up to the
-                                             end that was written: some file systems record a length before the bytes
-                                             are on disk, and records have no checksum);
+                                             end that was written, and in place of bytes that a failed sync has lost:
+                                             some file systems record a length before the bytes are on disk, and
+                                             records have no checksum);
                                              ``sectors=True``: a size that it had since the sync, or one between two,
                                              and each of its sectors as at the sync or as it was last
     names in the directory  all              those of the last sync; each name that was created, changed or removed
@@ -108,10 +109,11 @@ class Content:
         kept = random.randint(0, sum(_length(write) for write in self.writes))
         found = bytearray(self.synced)
         for write in self.writes:
-            if not isinstance(write, int):
+            if isinstance(write, int):
+                if kept > 0:
+                    _truncate(found, write)
+            elif zeros or write[0] <= len(found):  # the bytes before it may have been lost by a sync that failed
                 _write(found, write[0], write[1][:kept])
-            elif kept > 0:
-                _truncate(found, write)
             kept -= _length(write)
             if kept <= 0:
                 break

@@ -54,6 +54,9 @@ class Bag:
         for copies in self._by_body.values():
             yield from copies
 
+    def has(self, body: bytes) -> bool:
+        return body in self._by_body
+
     def add(self, copy: Copy) -> None:
         self._by_body.setdefault(copy.body, []).append(copy)
         self._count += 1
@@ -296,10 +299,14 @@ class Oracle:
         assert client.channel is not None
         copy = client.channel.in_flight.get((message_id, session))
         if copy is None:
-            is_held = client.channel.is_in_flight(message_id)
-            why = b"client does not own message" if is_held else b"ID not in flight"
+            if client.channel.is_in_flight(message_id):
+                why = b" client does not own message"
+            elif self._may_be_delivered(client.channel, session, message_id):
+                why = b""  # either reason
+            else:
+                why = b" ID not in flight"
             client.refused[verb, message_id] += 1
-            client.owed.append(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, why))
+            client.owed.append(b"E_%b_FAILED %b %b failed%b" % (verb, verb, message_id, why))
         elif verb == b"TOUCH":
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns
             copy.due_ns = min(now_ns + client.timeout_ns, most_ns)
@@ -313,6 +320,12 @@ class Oracle:
                 client.channel.finished_count += 1
                 client.channel.finished_ns.append(now_ns)
                 client.finish_count += 1
+
+    def _may_be_delivered(self, channel: ChannelOracle, session: Session, message_id: bytes) -> bool:
+        """Return whether a message waits, and may be sent to another client before this one's next command."""
+        body = self.topics[channel.topic].bodies.get(message_id, b"")
+        is_wanted = any(self.clients[other].rdy_count for other in channel.sessions if other is not session)
+        return is_wanted and channel.queued.has(body)
 
     def frames(self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int) -> None:
         """Check the frames that the broker sends to a client: expected answers or allowed deliveries."""
@@ -330,6 +343,8 @@ class Oracle:
                 owed = client.owed.popleft()
                 if owed in CODES:  # of a foreign client, whose errors have no fixed texts here
                     answer = answer.split()[0]
+                elif owed is not None and owed.endswith(b" failed"):  # for one of two reasons
+                    answer = answer[: len(owed)]
                 if owed is None and answer.startswith(b'{"max_rdy_count"'):
                     client.check_answer(answer)
                 if owed is None and (b'"deflate":true' in answer or b'"snappy":true' in answer):

@@ -49,7 +49,7 @@ def test_plans_of_mended_bugs_do_not_fail():
 
 
 def test_world_is_the_same_in_another_process_with_another_hash_seed():
-    seeds = [*range(0, 40, 3)]
+    seeds = [*range(0, 40, 3), 96000584, 96000829]  # the last two print sets of keys
     program = (
         "from tests.simulation.draw import draw\n"
         "from tests.simulation.world import trace_hash\n"

@@ -9,10 +9,11 @@ invariants are checked at each delivery, and at rest.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.options import ConsumerOptions
@@ -42,6 +43,9 @@ ROUNDS_MAX = 2_000  # without the idle ones: messages that are finished again an
 SYNC_SLACK_NS = 1_000 * MS
 IDLE_ROUND_NS = 5_000 * MS
 EVENTS_MAX = 50_000  # without time going by; a command of 20,000 bytes may come byte by byte
+
+_SET: Final = re.compile(r"frozenset\(\{(MessageKey.*?)\}\)")
+_KEY: Final = re.compile(r"MessageKey\(.*?\)")
 
 _consumer_options = cache(ConsumerOptions)
 
@@ -108,7 +112,7 @@ class World:
     def note(self, text: str, *values: object) -> None:
         """Write a line of the trace, if there is one."""
         if self._trace is not None:
-            self._trace(f"{(self.now_ns - START_NS) / 1e9:11.6f}  {text % values}")
+            self._trace(f"{(self.now_ns - START_NS) / 1e9:11.6f}  {_SET.sub(_sorted_keys, text % values)}")
 
     def disk_note(self, node: str) -> Callable[[str], None] | None:
         """Return what writes the lines of a broker's disk; None without a trace."""
@@ -344,6 +348,11 @@ class World:
                 if is_refused(publish.answers[0]) and not producer.node.deliveries.bodies.isdisjoint(publish.bodies):
                     raise Broken(2, f"{publish.bodies} were refused and delivered: {publish.answers[0]!r}")
         self._partitions.conclude()
+
+
+def _sorted_keys(found: re.Match[str]) -> str:
+    """Return the keys of a set in order: that of the set itself depends on the process."""
+    return f"{{{', '.join(sorted(_KEY.findall(found[1])))}}}"
 
 
 def trace_hash(plan: Plan) -> str:

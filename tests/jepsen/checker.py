@@ -210,9 +210,11 @@ class _Checker:
 
     def _check_id(self, delivery: Delivery) -> None:
         message = delivery.copy.message
+        if message.body not in self._messages:  # the rest of a damaged one, which is reported already
+            return
         other = self._bodies.setdefault((message.broker, delivery.id), message.body)
         if other != message.body:
-            faults, published = self._faults[message.broker], self._messages.get(other, message).invoked
+            faults, published = self._faults[message.broker], self._messages[other].invoked
             excused = faults.had(self._promise.repeats_ids_at, since=published) or faults.had(
                 self._promise.repeats_ids_of,
                 until=published,

@@ -205,6 +205,13 @@ GOOD: dict[str, tuple[str, list[Event]]] = {
         [*fault("full disk", 0, 3), *publish("m", 2, end="fail"), *subscribe(1), *deliver(1, "m", 4)],
     ),
     "garbled on a full disk, by nsqd": ("nsqd", [*subscribe(1), *fault("full disk", 1, 2), *deliver(1, "half a", 3)]),
+    "garbled on a full disk, by nsqd, with the id of the whole message": (
+        "nsqd",
+        [
+            *[*subscribe(1), *fault("full disk", 0, 1), *publish("m", 50)],
+            *[*deliver(1, "m", 53), *finish(1, "m", 53, confirms=1), *deliver(1, "half m", 53, message_id="id m")],
+        ],
+    ),
     "a frame of an earlier attempt is late": (
         "fsync",
         [

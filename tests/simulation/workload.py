@@ -256,7 +256,7 @@ class Consumer:
                 self.core.leave(session, self._world.now_ns)
         elif verb == "confirm":
             self._confirm(values["count"])
-        elif verb == "handle":
+        elif verb == "handle" and values["fates"]:  # a step without fates only connects
             fates = cycle(values["fates"])
             for _ in range(min(values["count"], len(self.core.inbox))):
                 self._handle(self.core.inbox.popleft(), next(fates))

@@ -18,6 +18,7 @@ from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics import channel
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.subscription import InFlight, Subscription
+from nsqkit.spark.slots.records import FinOutcome, MessageKey
 from tests.simulation.broken import Broken
 from tests.simulation.draw import draw
 from tests.simulation.mutants.mutant import REGRESSIONS
@@ -46,6 +47,13 @@ def test_plans_of_mended_bugs_do_not_fail():
     assert paths
     for path in paths:
         run_plan(read_plan(path.read_text(encoding="utf-8")))
+
+
+def test_trace_has_the_keys_of_a_set_in_order():
+    keys = [MessageKey("node-1", "t", b"%016x" % number) for number in range(8)]
+    lines: list[str] = []
+    World(draw(0), trace=lines.append).note("%s", FinOutcome(frozenset(keys)))
+    assert ", ".join(map(repr, keys)) in lines[-1]
 
 
 def test_world_is_the_same_in_another_process_with_another_hash_seed():

@@ -11,9 +11,15 @@ from tests.night.soak_program import SAMPLES, Sample, trend
 from tests.night.steps import Step, night_steps
 
 
-def samples(*, growth: float = 0.0, drift: float = 1.0, hours: float = 2.0) -> list[Sample]:
-    times = [hours * number / SAMPLES for number in range(1, SAMPLES + 1)]
-    return [Sample(at, 50 + growth * at, 40, 1.0 if at < 0.6 * hours else drift) for at in times]
+def samples(*, growth: float = 0.0, drift: float = 1.0, slowing: float = 1.0, hours: float = 2.0) -> list[Sample]:
+    found = []
+    for number in range(1, SAMPLES + 1):
+        at = hours * number / SAMPLES
+        is_late = at > 0.6 * hours
+        new_latency_ms = slowing if is_late else 1.0
+        latency_ms = new_latency_ms * (drift if is_late else 1.0)
+        found.append(Sample(at, 50 + growth * at, 40, latency_ms, new_latency_ms))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,9 @@ def samples(*, growth: float = 0.0, drift: float = 1.0, hours: float = 2.0) -> l
         ({"growth": 5.0, "hours": 0.1}, []),
         ({"growth": 20.0, "hours": 0.1}, ["the broker grew by 20.00 MB an hour, and may grow by 1.0"]),
         ({"drift": 1.05}, []),
-        ({"drift": 1.5}, ["the latency rose to 1.50 of its first value, and may rise to 1.1"]),
+        ({"drift": 1.5}, ["the latency rose by a factor of 1.50, and may rise by 1.1"]),
+        ({"slowing": 3.0}, []),
+        ({"slowing": 0.5, "drift": 1.5}, ["the latency rose by a factor of 1.50, and may rise by 1.1"]),
     ],
 )
 def test_growth_and_drift_have_limits(changes, exceeded):
@@ -34,7 +42,7 @@ def test_growth_and_drift_have_limits(changes, exceeded):
 
 def test_memory_of_the_first_quarter_does_not_count():
     first, *rest = samples()
-    assert trend([Sample(first.hours, 5, 5, 9.0), *rest]).exceeded == []
+    assert trend([Sample(first.hours, 5, 5, 9.0, 1.0), *rest]).exceeded == []
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,7 @@ MUTANTS: Final = (
         "        self._due_ns = _tick(now_ns + self._interval_ns)\n        self.has_sent = False\n",
         "        self._due_ns = _tick(now_ns + self._interval_ns)\n",
         size="driver",
+        plan="client-that-sends-and-reads-nothing",
         breaks=(11,),
     ),
     Mutant(

@@ -47,8 +47,8 @@ MUTANTS: Final = (
         "producer/publisher.py",
         "if self._closed or not attempts_left or not",
         "if self._closed or attempts_left < -3 or not",
-        500,
-        "driver",
+        size="driver",
+        plan="publish-on-a-half-open-connection",
         breaks=(20,),
     ),
     Mutant(
@@ -356,8 +356,8 @@ MUTANTS: Final = (
                 wake = self._wake = anyio.Event()
                 self._writer_waits = True
 """,
-        2_000,
-        "driver",
+        size="driver",
+        plan="output-for-a-slow-peer",
         breaks=(11,),
     ),
     Mutant(

@@ -144,8 +144,8 @@ MUTANTS: Final = (
         "producer/publisher.py",
         "        while self._refused or any(",
         "        while any(",
-        1_000,
-        "driver",
+        size="driver",
+        plan="stop-beside-a-refused-batch",
         breaks=(30,),
     ),
     Mutant(

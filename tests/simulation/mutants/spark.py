@@ -136,8 +136,8 @@ MUTANTS: Final = (
         "spark/reception.py",
         "is_starved=any(c.is_starved for c in self.consumers.values())",
         "is_starved=False",
-        1_000,
         size="driver",
+        plan="partition-of-three-nsqds",
         breaks=(27,),
     ),
     Mutant(
@@ -177,8 +177,8 @@ MUTANTS: Final = (
                         message.finish()
 """,
         "                    pass\n",
-        1_500,
         size="driver",
+        plan="slot-beside-a-kill",
         breaks=(26,),
     ),
     Mutant(
@@ -223,8 +223,8 @@ MUTANTS: Final = (
         "spark/in_flight_bytes.py",
         "RISE_MAX * self.limit, max(1, int(self.bytes_max / max(mean, 1.0))))\n",
         "RISE_MAX * self.limit, int(self.bytes_max / max(mean, 1.0)))\n",
-        2_000,
         size="driver",
+        plan="partition-with-a-large-message",
         breaks=(27,),
     ),
 )

@@ -14,6 +14,7 @@ MUTANTS: Final = (
         "        self._waiting_size -= len(chunk)\n        if self._waiting_size < READ_AHEAD_MAX:\n",
         "        if self._waiting_size < READ_AHEAD_MAX:\n",
         size="driver",
+        plan="small-reads-of-http",
         breaks=(27,),
     ),
     Mutant(

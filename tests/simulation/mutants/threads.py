@@ -13,8 +13,8 @@ MUTANTS: Final = (
         "consumer/thread_receiver.py",
         "            del self._waiting[request]\n            request.resolve(None, [])",
         "            request.resolve(None, [])",
-        500,
-        "driver",
+        size="driver",
+        plan="receive-that-times-out",
         breaks=(27,),
     ),
     Mutant(
@@ -67,8 +67,8 @@ MUTANTS: Final = (
         "producer/blocking.py",
         "            except (WouldWait, NotConnected):",
         "            except Exception:",
-        1_000,
-        "driver",
+        size="driver",
+        plan="publish-of-a-thread-behind-a-partition",
         breaks=(2,),
     ),
     Mutant(
@@ -98,8 +98,8 @@ MUTANTS: Final = (
         "consumer/thread_receiver.py",
         "        self._return_taken()\n        self._waiting[request] = None\n",
         "        self._waiting[request] = None\n",
-        3_000,
-        "driver",
+        size="driver",
+        plan="messages-for-a-busy-thread",
         breaks=(27,),
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS: Final = (
         "producer/thread_lease.py",
         "            connection.attach(self._unsent)\n",
         "            connection.attach()\n",
-        2_000,
-        "driver",
+        size="driver",
+        plan="unsent-command-of-a-thread",
         breaks=(11,),
     ),
     Mutant(

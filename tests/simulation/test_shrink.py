@@ -7,9 +7,9 @@ import pytest
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.frames import OK_FRAME
 from tests.simulation.draw import draw
-from tests.simulation.plan import Plan, Step
+from tests.simulation.plan import Plan, Step, parse_seed, read_plan
 from tests.simulation.shrink import failure_of_plan, shrink
-from tests.simulation.trace import about, trace
+from tests.simulation.trace import about, failure_in, trace
 
 
 def test_only_the_steps_that_are_needed_remain():
@@ -33,6 +33,11 @@ def test_plan_of_a_broken_engine_becomes_small(monkeypatch):
     assert failure_of_plan(small) == "invariant 27"
     assert len(small.steps) <= 12
     assert len(small.players) <= 3
+
+
+def test_errors_of_two_functions_are_two_kinds_of_failure():
+    kinds = [failure.kind for run in (read_plan, parse_seed) if (failure := failure_in(run, "x")) is not None]
+    assert kinds == ["PlanError in read_plan", "PlanError in parse_seed"]
 
 
 def test_plan_that_does_not_fail_is_refused():

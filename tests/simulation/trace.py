@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Final, TypeVar
 
 import attrs
@@ -38,7 +39,7 @@ class Failure:
     """The end of a world that failed.
 
     Attributes:
-        kind: the invariant that is broken, or the class of the error.
+        kind: the invariant that is broken, or the class of another error and the function that raised it.
         sentence: the invariant and the facts.
     """
 
@@ -46,7 +47,7 @@ class Failure:
     sentence: str
 
 
-def failure_in(run: Callable[[T], None], world: T) -> Failure | None:
+def failure_in(run: Callable[[T], object], world: T) -> Failure | None:
     """Run a world; return its failure, None if there is none."""
     try:
         with quiet():
@@ -54,7 +55,8 @@ def failure_in(run: Callable[[T], None], world: T) -> Failure | None:
     except Broken as broken:
         return Failure(f"invariant {broken.number}", str(broken))
     except Exception as error:
-        return Failure(type(error).__name__, _sentence(error))
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        return Failure(f"{type(error).__name__} in {frame.f_code.co_qualname}", _sentence(error))
     return None
 
 

@@ -165,8 +165,8 @@ MUTANTS: Final = (
         "spark/chunker.py",
         "return min(bounds.chunk_messages, bounds.max_messages - self.taken_count)",
         "return bounds.chunk_messages",
-        1_000,
         size="driver",
+        plan="chunk-of-one-message",
         breaks=(6,),
     ),
     Mutant(

@@ -118,7 +118,7 @@ async def publish_and_consume(address: str, latencies: list[float]) -> None:
     async def publish() -> None:
         while True:
             await producer.multi_publish("soak", [b"%d" % time.monotonic_ns(), *others])
-            # Two publishers with the same period would stay beside each other, and one would always be the second.
+            # Two programs with the same period would keep their distance in time, and one always come second.
             await anyio.sleep(random.uniform(0, 2 * PERIOD))
 
     async with (
@@ -133,10 +133,10 @@ async def publish_and_consume(address: str, latencies: list[float]) -> None:
             message.finish()
 
 
-async def median_latency_of_new_clients(end: float) -> float:
-    """Publish and consume with a new broker until about ``end``; return the median latency, in milliseconds."""
+async def latency_with_new_broker(seconds: float) -> float:
+    """Publish and consume with a new broker; return the median latency, in milliseconds."""
     latencies: list[float] = []
-    with new_broker() as broker, anyio.move_on_after(max(end - time.monotonic(), PART_MIN)):
+    with new_broker() as broker, anyio.move_on_after(seconds):
         await publish_and_consume(broker.address, latencies)
     return median(latencies)
 
@@ -153,10 +153,12 @@ async def soak(broker: BrokerProcess, minutes: float) -> list[Sample]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(publish_and_consume, broker.address, latencies)
         for number in range(1, SAMPLES + 1):
-            new_latency_ms = await median_latency_of_new_clients(begin + number * minutes * 60 / SAMPLES)
+            seconds = max(begin + number * minutes * 60 / SAMPLES - time.monotonic(), PART_MIN)
+            # In another process, so that slow clients here do not slow down the new ones.
+            new = await anyio.run_process([sys.executable, "-m", __spec__.name, "--new", str(seconds)])
             hours = (time.monotonic() - begin) / 3600
             memory = (broker.memory_bytes() / 1e6, memory_bytes(os.getpid()) / 1e6)
-            samples.append(Sample(hours, *memory, median(latencies), new_latency_ms))
+            samples.append(Sample(hours, *memory, median(latencies), float(new.stdout)))
             latencies.clear()
         tasks.cancel_scope.cancel()
     return samples
@@ -165,10 +167,14 @@ async def soak(broker: BrokerProcess, minutes: float) -> list[Sample]:
 def main() -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.night.soak_program", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=120.0, help="at least 2.5 (default: %(default)s)")
-    minutes = parser.parse_args().minutes
+    parser.add_argument("--minutes", type=float, default=120.0, help="at least 3 (default: %(default)s)")
+    parser.add_argument("--new", type=float, metavar="SECONDS", help="print the latency of new clients, and do no more")
+    options = parser.parse_args()
+    if options.new:
+        print(anyio.run(latency_with_new_broker, options.new))
+        return 0
     with new_broker() as broker:
-        samples = anyio.run(soak, broker, minutes)
+        samples = anyio.run(soak, broker, options.minutes)
     found = trend(samples)
     print(
         f"{60 * samples[-1].hours:.1f} minutes of {RATE} messages/s: broker {samples[-1].broker_mb:.1f} MB "

@@ -16,6 +16,9 @@ from tests.simulation.world import World
 
 SEED_LENGTH: Final = 2
 CHANGES_MAX: Final = 60
+COUNT_MAX: Final = 60
+"""Messages of a step; a world has no time for thousands."""
+
 NUMBERS: Final = ("count", "kept", "for_us", "clock_us", "after", "room", "times", "ns_per_byte", "delay_ms")
 
 SEEDS: Final = [bytes((0, number)) + bytes(range(30)) for number in range(12)]
@@ -51,5 +54,6 @@ def _change(steps: list[Step], change: int, which: int, value: int) -> None:
         if step.verb != "publish":
             steps.append(attrs.evolve(step, at_us=step.at_us + value))
     else:
-        numbers = {name: value for name in NUMBERS if type(step.values.get(name)) is int}
+        limits = {"count": COUNT_MAX}
+        numbers = {name: min(value, limits.get(name, value)) for name in NUMBERS if type(step.values.get(name)) is int}
         steps[which] = attrs.evolve(step, values=step.values | numbers)

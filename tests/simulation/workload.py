@@ -113,7 +113,7 @@ class Producer:
             self._kept_count = 0
         elif verb == "cancel":
             self._cancel()
-        elif verb == "publish" and self._link.machine.is_open:
+        elif verb == "publish" and values["count"] and self._link.machine.is_open:
             bodies = [
                 b"%s.%d.%d" % (self.name.encode(), values["id"], number) + b"." * values["size"]
                 for number in range(values["count"])

@@ -8,7 +8,8 @@ channels, attempts, timeouts and RDY. The end of a publish decides where its mes
     info      delivered or not
 
 A second delivery needs a reason: the first one timed out, was requeued, or was before a restart, or a fault
-delayed frames. A delivery after a confirmed FIN has one reason only: a kill before the FIN was recorded.
+delayed frames. A delivery after a confirmed FIN has one reason only: a kill before the FIN was recorded, or one that
+left the message twice on the disk.
 """
 
 from __future__ import annotations
@@ -245,7 +246,9 @@ class _Checker:
         """Return the kills that may have undone a FIN, as far as their times allow it."""
         assert copy.confirmed is not None
         finished = copy.confirmed[0]
-        if delivery.life > finished.life:
+        if self._promise.doubles_waiting_at:
+            since = copy.message.invoked
+        elif delivery.life > finished.life:
             since = finished.time  # its FIN came before the end of that life
         elif self._promise.doubles_at:
             since = copy.deliveries[0].time

@@ -32,6 +32,8 @@ class Promise:
         stores_refused_at: faults during which a refused publish may be stored, or in some channels only.
         garbles_at: faults after which bodies may be cut, or have the bytes of others.
         doubles_at: faults that may leave a message twice, since a requeued one was written to the disk once more.
+        doubles_waiting_at: faults that may leave a message twice before its first delivery, since its topic reads it
+            once more, and its channel has stored it already.
         repeats_ids_at: faults after which a new message may get the id of an old one.
         repeats_ids_of: faults that have this effect on messages that are published meanwhile.
     """
@@ -40,6 +42,7 @@ class Promise:
     stores_refused_at: frozenset[str] = frozenset()
     garbles_at: frozenset[str] = frozenset()
     doubles_at: frozenset[str] = frozenset()
+    doubles_waiting_at: frozenset[str] = frozenset()
     repeats_ids_at: frozenset[str] = frozenset()
     repeats_ids_of: frozenset[str] = frozenset()
 
@@ -62,6 +65,7 @@ PROMISES: Final = {
         stores_refused_at=DISK_FAULTS,
         garbles_at=DISK_FAULTS,
         doubles_at=KILLS,
+        doubles_waiting_at=KILLS,
         repeats_ids_at=DISK_FAULTS | {"clock"},
     ),
     # A broker without a data path: every end of the process loses everything.

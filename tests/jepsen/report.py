@@ -31,7 +31,7 @@ COUNTED: Final = {
     "finished": "FINs sent, and not refused",
     "confirmed": "FINs that the broker has processed",
     "duplicated, explained": "by a timeout, a requeue, a restart or a delayed frame",
-    "revived, explained": "by a kill before the FIN was recorded on disk",
+    "revived, explained": "by a kill before the FIN was recorded on disk, or one that left the message twice",
     "shared ids, explained": "by a fault at which this broker may do so",
     "refused, and stored": "by a disk that failed for some of the channels",
     "garbled": "a body that was never published, after a disk fault at which this broker may do so",

@@ -59,6 +59,11 @@ def consumed(body: str, time: float = 1.0, *, connection: int = 1) -> list[Event
 
 
 FINISHED_AT_5 = [*publish("m"), *subscribe(1), *deliver(1, "m", 4), *finish(1, "m", 5, confirms=1)]
+WAITING_AT_A_KILL = [
+    *[*publish("m"), *fault("kill", 1, 2), *subscribe(1, 2, life=1), *deliver(1, "m", 3)],
+    *[*finish(1, "m", 4, confirms=1), *fault("terminate", 5, 6)],
+    *[*subscribe(2, 6, life=2), *deliver(2, "m", 7), *finish(2, "m", 8)],
+]
 
 # By name: the promise, the broken rule, and the events.
 BAD: dict[str, tuple[str, str, list[Event]]] = {
@@ -119,6 +124,7 @@ BAD: dict[str, tuple[str, str, list[Event]]] = {
         *("fsync", "revived"),
         [*FINISHED_AT_5, *fault("kill", 50, 51), *subscribe(2, 52, life=1), *deliver(2, "m", 53)],
     ),
+    "waiting, and twice on the disk of nsqkit after a kill": ("nsqkit", "revived", WAITING_AT_A_KILL),
     "more than RDY": (
         *("nsqd", "beyond RDY"),
         [
@@ -227,6 +233,7 @@ GOOD: dict[str, tuple[str, list[Event]]] = {
             *[*deliver(2, "m", 9, attempt=2), *deliver(2, "m", 9.1, attempt=2)],
         ],
     ),
+    "waiting, and twice on the disk of nsqd after a kill": ("nsqd", WAITING_AT_A_KILL),
     "lost at a kill, as promised": ("nsqd", [*publish("m"), *fault("kill", 1, 2), *left(0)]),
     "lost on a full disk, by nsqd": ("nsqd", [*publish("m"), *fault("full disk", 1, 2)]),
     "everything lost at a stop without a disk": ("memory", [*publish("m"), *fault("terminate", 1, 2)]),

@@ -104,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     results: list[Result] = []
-    for step in night_steps(options.seed, options.scale, options.nsqd, options.nsqlookupd):
+    for step in night_steps(options.seed, options.scale, options.folder, options.nsqd, options.nsqlookupd):
         print(f"{step.title} …", flush=True)
         results.append(run(step, options.folder))
         print(f"  {results[-1].outcome} after {results[-1].seconds / 60:.1f} minutes")

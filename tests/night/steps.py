@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -40,12 +41,13 @@ class Step:
         return [sys.executable, *self.words]
 
 
-def night_steps(seed: int, scale: float, nsqd: str, nsqlookupd: str) -> Iterator[Step]:
+def night_steps(seed: int, scale: float, folder: Path, nsqd: str, nsqlookupd: str) -> Iterator[Step]:
     """Yield the steps.
 
     Args:
         seed: of the first world; each night has other ones.
         scale: the share of a whole night.
+        folder: for histories, since those of processes cannot be repeated.
         nsqd: the path of a real nsqd; empty for none.
         nsqlookupd: the path of a real nsqlookupd; empty for none.
     """
@@ -59,16 +61,20 @@ def night_steps(seed: int, scale: float, nsqd: str, nsqlookupd: str) -> Iterator
     def minutes(whole: float) -> str:
         return f"{whole * scale:g}"
 
+    def histories(name: str, *broker: str) -> Step:
+        file = folder / f"history-of-{name}.jsonl"
+        words = ("--seed", str(seed), "--minutes", minutes(HISTORY_MINUTES), "--history", str(file), *broker)
+        return step(f"histories of {name}", 33, "tests.jepsen", *words)
+
     for size, (worlds, limit) in WORLDS.items():
         yield step(f"{size} worlds", limit, "tests.simulation", str(seed), "--size", size, "--worlds", count(worlds))
     worlds = max(STATES_WORLDS_MIN, round(STATES_WORLDS * scale))
     yield step("states of worlds", 10, "tests.simulation.table", str(seed), "--worlds", str(worlds), "--sometimes")
     yield Step("mutants", ("-m", "tests.simulation.mutants"), 15)
     yield step("fuzzing", 80, "tests.fuzz", "--minutes", minutes(FUZZ_MINUTES))
-    histories = ("tests.jepsen", "--seed", str(seed), "--minutes", minutes(HISTORY_MINUTES))
-    yield step("histories of nsqkit", 33, *histories)
+    yield histories("nsqkit")
     if nsqd:
-        yield step("histories of nsqd", 33, *histories, "--broker", nsqd)
+        yield histories("nsqd", "--broker", nsqd)
     for program, sequences in SEQUENCES.items():
         path = ("--nsqlookupd", nsqlookupd) if program == "lookupd" else ("--nsqd", nsqd)
         if path[1]:

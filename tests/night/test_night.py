@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_step_ends_at_its_limit(tmp_path):
 
 
 def test_page_has_all_steps():
-    steps = list(night_steps(7, 0.01, "/usr/bin/nsqd", "/usr/bin/nsqlookupd"))
+    steps = list(night_steps(7, 0.01, Path("night"), "/usr/bin/nsqd", "/usr/bin/nsqlookupd"))
     results = [Result(step, 0, 60.0, ("10 worlds, 0 failed",)) for step in steps]
     text = page([*results, Result(steps[0], 1, 60.0, ())], "abc1234", "2026-01-01")
     assert "steps, 1 failed" in text
@@ -70,13 +71,13 @@ def test_page_has_all_steps():
 
 
 def test_night_with_all_comparisons_may_take_eight_hours():
-    steps = list(night_steps(1, 1, "nsqd", "nsqlookupd"))
+    steps = list(night_steps(1, 1, Path("night"), "nsqd", "nsqlookupd"))
     assert sum(step.minutes_max for step in steps) <= 8 * 60
     assert len(steps) == 12
 
 
 def test_night_without_a_real_nsqd_compares_nothing():
-    assert [step.title for step in night_steps(1, 1, "", "")] == [
+    assert [step.title for step in night_steps(1, 1, Path("night"), "", "")] == [
         *("core worlds", "driver worlds", "power worlds", "states of worlds", "mutants"),
         *("fuzzing", "histories of nsqkit", "memory and latency"),
     ]

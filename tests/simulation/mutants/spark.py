@@ -167,7 +167,6 @@ MUTANTS: Final = (
         "return bounds.chunk_messages",
         size="driver",
         plan="chunk-of-one-message",
-        breaks=(6,),
     ),
     Mutant(
         "Spark: a message that is in a slot is not finished at its next delivery",

@@ -15,7 +15,6 @@ MUTANTS: Final = (
         "        if self._waiting_size < READ_AHEAD_MAX:\n",
         size="driver",
         plan="small-reads-of-http",
-        breaks=(27,),
     ),
     Mutant(
         "bytes that arrive before their receiver are not passed on",

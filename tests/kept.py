@@ -9,7 +9,7 @@ CONTAINERS = list | tuple | set | deque | dict
 
 
 def kept_size(*roots: object) -> int:
-    """Return the bytes that objects of nsqkit keep, in attributes and in containers."""
+    """Return the bytes that objects of nsqkit keep, in attributes and in containers; each object counts once."""
     return sum(len(each) for each in _reached(roots) if isinstance(each, bytes | bytearray))
 
 
@@ -22,13 +22,15 @@ def _reached(roots: tuple[object, ...]) -> Iterator[object]:
     seen, todo = set(), list(roots)
     while todo:
         each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
         if isinstance(each, bytes | bytearray):
             yield each
         elif isinstance(each, CONTAINERS):
             yield each
             todo += [*each.keys(), *each.values()] if isinstance(each, dict) else each
-        elif type(each).__module__.startswith("nsqkit.") and id(each) not in seen:
-            seen.add(id(each))
+        elif type(each).__module__.startswith("nsqkit."):
             todo += _attributes(each)
 
 

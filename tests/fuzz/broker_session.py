@@ -18,7 +18,8 @@ from tests.kept import kept_size
 NOW_NS: Final = 1_700_000_000 * 10**9
 STEP_NS: Final = 500_000_000
 OPTIONS: Final = BrokerOptions(max_msg_size=1000, max_body_size=3000, max_rdy_count=20, node_id=1)
-KEPT_MAX: Final = 4 * commands.LINE_LENGTH_MAX
+# The last line and that of the last lone command, with its length; the words of both; a part of the next line.
+KEPT_MAX: Final = 5 * commands.LINE_LENGTH_MAX + 100
 ((_PREFIX, (_SUFFIX,)),) = GuidFactory(OPTIONS.node_id).take(1, NOW_NS)
 FIRST_ID: Final = _PREFIX + _SUFFIX
 

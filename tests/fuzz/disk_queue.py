@@ -38,7 +38,7 @@ SEEDS: Final = [
         _files(1, Position(3, _SIZE // 2), Position(3, _SIZE), _FILE, mode=mode),
         _files(-7, Position(2), Position(5, 10), _FILE, _FILE[:-3], b"\xff" * 50, mode=mode),
         _files(3, Position(9, 9), Position(1, 1), _FILE, mode=mode),
-        _files(3, Position(1 << 60), Position((1 << 61), 7), mode=mode),
+        _files(3, Position(10**12), Position(10**14, 7), mode=mode),
         pack(b"damaged", b"\x00" + _FILE, mode=mode),
     )
 ]

@@ -62,6 +62,7 @@ def test_kept_bytes_are_counted():
     decoder.feed(bytes((0, 0, 0, 100)) + bytes(50))
     decoder.feed(bytes(20))
     assert kept_size(decoder) == 74
+    assert kept_size(decoder, [decoder, decoder]) == 74
 
 
 def _target(run: Any) -> Any:

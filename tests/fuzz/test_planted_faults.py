@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqkit.broker.core import lookup_peer, metadata
-from nsqkit.broker.core.disk import disk_queue
+from nsqkit.broker.core.disk import disk_queue, positions
 from nsqkit.broker.core.session import auth
 from nsqkit.http import client
 from nsqkit.http import server as http_server
@@ -53,6 +53,7 @@ FAULTS = [
     ("http_client", client, "ValueError", KeyError),
     ("documents", documents, "RecursionError", KeyError),
     ("disk_queue", disk_queue, "to_records", b"".join),
+    ("disk_queue", positions, "FILE_NUMBER_MAX", positions.NUMBER_MAX),
     ("metadata", metadata, "RecursionError", KeyError),
     ("option_texts", durations, "_decimal", lambda value, places: str(value // 10**places)),
     ("auth_answer", auth, "_SURROGATE", None),

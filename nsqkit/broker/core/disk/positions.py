@@ -9,8 +9,8 @@ The file of positions:
     READFILE,READPOS
     WRITEFILE,WRITEPOS
 
-A file with numbers that no queue can have counts as damaged. nsqd does not read them either, as Go's numbers have
-64 bits; and Python's ``len`` cannot return such a depth.
+A file with numbers that no queue can have counts as damaged. nsqd refuses those of more than 64 bits, too; and
+Python's ``len`` cannot return such a depth.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NUMBER_MAX: Final = (1 << 62) - 1
 """The limit of every number: half the largest int64, so that sums stay within that."""
+
+FILE_NUMBER_MAX: Final = 1 << 50
+"""The limit of a file's number in positions; files that a queue writes after this one are still found."""
 
 FILES_TRIED: Final = 100
 """File numbers that are tried one by one. For a longer range the directory is listed: positions may be damaged."""
@@ -74,7 +77,7 @@ def from_meta(meta: bytes) -> Positions | None:
     if found is None:
         return None
     numbers = list(map(int, found.groups()))
-    if max(map(abs, numbers)) > NUMBER_MAX:
+    if max(map(abs, numbers)) > NUMBER_MAX or max(numbers[1], numbers[3]) > FILE_NUMBER_MAX:
         return None
     return numbers[0], Position(*numbers[1:3]), Position(*numbers[3:])
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsqkit.broker.core.disk.disk_queue import UNSYNCED_FILES_MAX, DiskQueue
+from nsqkit.broker.core.disk.positions import FILE_NUMBER_MAX, NUMBER_MAX
 from nsqkit.broker.core.disk.records import from_records, to_records
 from nsqkit.broker.core.disk.sync import SyncPlan
 from nsqkit.broker.core.options import BrokerOptions
@@ -509,6 +510,15 @@ LEFT: dict[str, tuple[str | None, dict[int, bytes], Found]] = {
 @pytest.mark.parametrize(("text", "files", "found"), LEFT.values(), ids=LEFT.keys())
 def test_queue_continues_from_files_in_any_state(text, files, found):
     assert find(text, files) == found
+
+
+@pytest.mark.parametrize("number", [FILE_NUMBER_MAX, FILE_NUMBER_MAX + 1, NUMBER_MAX])
+def test_messages_behind_the_greatest_positions_are_found_again(number: int):
+    directory = MemoryFileStore({META: b"3\n0,0\n%d,7\n" % number})
+    queue = opened(directory)
+    queue.put(frames(*range(7)))
+    queue.close()
+    assert left(opened(directory)) == frames(*range(7))
 
 
 def test_file_without_positions_is_overwritten():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.positions import (
+    FILE_NUMBER_MAX,
     FILES_TRIED,
     NUMBER_MAX,
     Position,
@@ -23,7 +24,7 @@ from nsqkit.broker.file_store import DirectoryFileStore
 from tests.broker.core.disk.disks import MemoryFileStore
 
 NUMBERS = st.integers(0, NUMBER_MAX)
-PLACES = st.builds(Position, NUMBERS, NUMBERS)
+PLACES = st.builds(Position, st.integers(0, FILE_NUMBER_MAX), NUMBERS)
 
 
 def test_positions_have_the_format_of_nsqd():
@@ -46,6 +47,8 @@ def test_positions_are_read_as_written(depth, read, write):
         b"1\n0,0\n0,%d\n" % (NUMBER_MAX + 1),
         b"%d\n0,0\n0,1\n" % (NUMBER_MAX + 1),
         b"-%d\n0,0\n0,1\n" % (NUMBER_MAX + 1),
+        b"1\n0,0\n%d,0\n" % (FILE_NUMBER_MAX + 1),
+        b"1\n%d,0\n0,1\n" % (FILE_NUMBER_MAX + 1),
         b"20\n0,%d\n0,%d\n" % (1 << 70, (1 << 70) + 5),
         b"1\n0,0\n0,%s\n" % (b"1" * 5000),
     ],
